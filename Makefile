@@ -1,0 +1,62 @@
+# The front door. Every target sets up what it needs by itself.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+BENCH  := $(VENV)/.bench-ready
+
+.PHONY: help setup demo serve test soak check bench docs lock clean
+
+help:              ## what there is
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 10
+
+setup: $(READY)    ## the virtual environment with the locked dependencies
+
+demo: $(READY)     ## the main job, end to end, in a workspace of its own
+	@$(BIN)/penstock demo
+
+serve: $(READY)    ## the service (this version has none yet)
+	@$(BIN)/penstock serve --dev --workspace demo-workspace
+
+test: $(READY)     ## everything, sized for CI
+	@tools/system-packages
+	@$(BIN)/pytest
+
+soak: $(READY)     ## the same checks with the full numbers
+	@tools/system-packages
+	@PENSTOCK_SOAK=1 $(BIN)/pytest
+
+check: $(READY)    ## style, types, who imports whom, generated docs
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/python -m tools.docs --check
+
+bench: $(BENCH)    ## measure, beside others, in one run
+	@$(BIN)/python bench/commit.py
+	@$(BIN)/python bench/scan.py
+
+docs: $(READY)     ## write the generated pages
+	@$(BIN)/python -m tools.docs
+
+lock:              ## choose versions anew (needs uv)
+	uv pip compile -q --generate-hashes --universal --no-header --no-annotate --no-emit-index-url \
+		--python-version 3.11 --group dev pyproject.toml -o requirements.lock
+	uv pip compile -q --generate-hashes --universal --no-header --no-annotate --no-emit-index-url \
+		--python-version 3.11 --group bench -c requirements.lock pyproject.toml -o bench/requirements.lock
+
+clean:             ## forget the environment and the demo
+	rm -rf $(VENV) demo-workspace .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Penstock needs Python 3.11 or newer; name one with make PYTHON=…")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "setting up $(VENV) (once)" >&2
+	@$(BIN)/pip install -q --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(BENCH): $(READY) bench/requirements.lock
+	@$(BIN)/pip install -q --disable-pip-version-check --require-hashes -r bench/requirements.lock
+	@touch $@

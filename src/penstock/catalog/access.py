@@ -1,0 +1,243 @@
+"""The only way to the database: a transaction that belongs to one caller and sees one tenant.
+
+`mine(table)` is the tenant condition; it is part of every statement, and a statement without it is
+stopped before it leaves the process. On PostgreSQL row-level security holds the same line again: each
+transaction takes on a role that owns nothing and names its tenant, both until it ends and no longer.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any
+from uuid import uuid4
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Delete,
+    Engine,
+    Executable,
+    Insert,
+    Row,
+    Table,
+    Update,
+    bindparam,
+    create_engine,
+    event,
+    insert,
+    text,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
+
+from penstock import faults
+from penstock.catalog import tables
+from penstock.core.caller import Caller
+from penstock.errors import Conflict, Invalid, Unavailable, Undecided
+
+APP_ROLE = "penstock_app"
+TENANT_SETTING = "penstock.tenant"
+
+_BUSY_TIMEOUT = 60  # seconds that a writer waits for SQLite's one write lock
+_SERIALIZATION, _DEADLOCK = "40001", "40P01"
+
+Params = Mapping[str, Any]
+
+
+def mine(table: Table) -> ColumnElement[bool]:
+    """The tenant condition."""
+    return table.c.tenant_id == bindparam("tenant")
+
+
+def add(table: Table) -> Insert:
+    """An insert into the caller's tenant, to be run with a value for every other column."""
+    return insert(table).values(tenant_id=bindparam("tenant"))
+
+
+class Tx:
+    """One transaction of one caller."""
+
+    def __init__(self, connection: Connection, caller: Caller, now: datetime) -> None:
+        self._connection = connection
+        self._tenant = {"tenant": caller.tenant}
+        self.caller = caller
+        self.now = now
+
+    def all(self, statement: Executable, **params: Any) -> Sequence[Row[Any]]:
+        return self._connection.execute(statement, params | self._tenant).all()
+
+    def first(self, statement: Executable, **params: Any) -> Row[Any] | None:
+        return self._connection.execute(statement, params | self._tenant).first()
+
+    def run(self, statement: Insert | Update | Delete, **params: Any) -> int:
+        """Change rows; the answer is how many."""
+        return self._connection.execute(statement, params | self._tenant).rowcount
+
+    def each(self, statement: Insert, rows: Sequence[Params]) -> None:
+        if rows:
+            self._connection.execute(statement, [{**row, **self._tenant} for row in rows])
+
+    def add_if_free(self, table: Table, **values: Any) -> bool:
+        """Insert a row unless its key is taken: of several writers one hears True."""
+        return self.run(_add_if_free(table, self._connection.dialect.name), **values) == 1
+
+    def audit(self, action: str, detail: Any, *, commit_no: int | None = None) -> None:
+        self.run(
+            _AUDIT,
+            audit_id=uuid4(),
+            at=self.now,
+            user_id=self.caller.user,
+            author=self.caller.name,
+            action=action,
+            commit_no=commit_no,
+            detail=json.dumps(detail, default=str),
+        )
+
+
+@cache
+def _add_if_free(table: Table, dialect: str) -> Insert:
+    place = sqlite.insert(table) if dialect == "sqlite" else postgresql.insert(table)
+    return place.values(tenant_id=bindparam("tenant")).on_conflict_do_nothing()
+
+
+_AUDIT = add(tables.audit)
+
+
+class Database:
+    def __init__(self, url: str, *, durable: bool = True, clock: Callable[[], datetime] | None = None) -> None:
+        self.url = parse_url(url)
+        self.engine = _engine(self.url, durable=durable)
+        self.clock = clock or (lambda: datetime.now(UTC))
+        self._process = os.getpid()
+
+    @contextmanager
+    def read(self, caller: Caller) -> Iterator[Tx]:
+        """Statements that see one state of the catalog."""
+        with self._begin(caller, write=False) as connection:
+            yield Tx(connection, caller, self.clock())
+
+    @contextmanager
+    def write(self, caller: Caller) -> Iterator[Tx]:
+        """Statements that happen together or not at all. Raises `Undecided` where the database did not say which."""
+        with self._begin(caller, write=True) as connection:
+            yield Tx(connection, caller, self.clock())
+            faults.at("commit.ready")
+            try:
+                connection.commit()
+                faults.at("commit.sent")
+            except (DBAPIError, OSError) as cause:
+                raise Undecided("commit_unanswered", f"the database did not answer COMMIT: {_said(cause)}") from None
+
+    @contextmanager
+    def raw(self) -> Iterator[Connection]:
+        """A connection of no tenant, for migrations and the doctor."""
+        with _translated(), self.engine.connect() as connection:
+            yield connection
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+    @contextmanager
+    def _begin(self, caller: Caller, *, write: bool) -> Iterator[Connection]:
+        if self._process != os.getpid():  # a forked child must not speak on its parent's connections
+            self.engine.dispose(close=False)
+            self._process = os.getpid()
+        with _translated():
+            connection = self._open(caller, write=write)
+            try:
+                yield connection
+            finally:
+                connection.close()  # rolls back what was not committed
+
+    def _open(self, caller: Caller, *, write: bool) -> Connection:
+        for last in (False, True):
+            connection = self.engine.connect().execution_options(penstock_write=write)
+            try:
+                connection.begin()
+                if connection.dialect.name == "postgresql":
+                    connection.execute(_ENTER, {"role": APP_ROLE, "tenant": str(caller.tenant)})
+                break
+            except DBAPIError as cause:
+                connection.close()
+                if last or not cause.connection_invalidated:
+                    raise
+                # The pooled connection had died unseen (a restarted server); nothing was done on it yet.
+        return connection
+
+
+_ENTER = text(f"SELECT set_config('role', :role, true), set_config('{TENANT_SETTING}', :tenant, true)")
+
+
+def parse_url(text_: str) -> URL:
+    try:
+        url = make_url(text_)
+    except ArgumentError:
+        raise Invalid(
+            "bad_database_url", "the database URL cannot be read; write postgresql://user@host/name"
+        ) from None
+    match url.drivername.split("+")[0]:
+        case "sqlite" if url.database:
+            return url.set(drivername="sqlite")
+        case "postgresql" | "postgres":
+            return url.set(drivername="postgresql+psycopg")
+    raise Invalid(
+        "bad_database_url",
+        f"{url.drivername!r} is no database that Penstock knows; use postgresql://… or sqlite:///file",
+    )
+
+
+def _engine(url: URL, *, durable: bool) -> Engine:
+    engine = _sqlite(url, durable=durable) if url.drivername == "sqlite" else _postgresql(url)
+
+    @event.listens_for(engine, "before_cursor_execute")
+    def _guard(connection: Connection, _cursor: Any, statement: str, *_rest: Any) -> None:
+        tenanted = "penstock_write" in connection.get_execution_options()
+        if tenanted and "tenant_id" not in statement and not statement.startswith(("BEGIN", "SELECT set_config")):
+            raise RuntimeError(f"a statement without the tenant condition: {statement}")
+
+    return engine
+
+
+def _postgresql(url: URL) -> Engine:
+    return create_engine(url, connect_args={"connect_timeout": 10, "application_name": "penstock"}, pool_size=8)
+
+
+def _sqlite(url: URL, *, durable: bool) -> Engine:
+    # isolation_level None: sqlite3 leaves transactions to us. timeout: how long BEGIN IMMEDIATE waits.
+    engine = create_engine(url, connect_args={"isolation_level": None, "timeout": _BUSY_TIMEOUT})
+
+    @event.listens_for(engine, "connect")
+    def _prepare(connection: Any, _record: Any) -> None:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'OFF'}")
+        connection.execute("PRAGMA foreign_keys = ON")
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        # A deferred BEGIN that later wants to write fails when somebody wrote in between: writers queue here instead.
+        write = connection.get_execution_options().get("penstock_write", True)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+    return engine
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """The database's errors as ours. What is not known here is a bug, and stays one."""
+    try:
+        yield
+    except (OperationalError, InterfaceError) as cause:
+        if "locked" in str(cause.orig):
+            raise Unavailable("database_busy", "another process holds the catalog's write lock; try again") from None
+        if getattr(cause.orig, "sqlstate", None) in (_SERIALIZATION, _DEADLOCK):
+            raise Conflict("overtaken", "another transaction came first; try again") from None
+        raise Unavailable("database_unavailable", f"the database cannot be used: {_said(cause)}") from None
+
+
+def _said(cause: Exception) -> str:
+    """The driver's first line, without the statement and its parameters."""
+    return str(getattr(cause, "orig", None) or cause).strip().partition("\n")[0][:200]

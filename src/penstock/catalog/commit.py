@@ -1,0 +1,371 @@
+"""Make new versions, all or none, or say who came first."""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+from sqlalchemy import Row, and_, bindparam, delete, select, update
+
+from penstock import faults
+from penstock.catalog import history, leases
+from penstock.catalog.access import Database, Tx, add, mine
+from penstock.catalog.tables import (
+    data_files,
+    dataset_schemas,
+    dataset_versions,
+    datasets,
+    file_bins,
+    receipts,
+    tenants,
+)
+from penstock.core.bins import bin_of
+from penstock.core.caller import Caller
+from penstock.core.change import Change, Creation, NewFile, Receipt, Written, fingerprint
+from penstock.core.schema import to_fields
+from penstock.core.stats import cut, to_json
+from penstock.errors import AlreadyExists, Conflict, Unavailable, Undecided, Unsupported
+
+_TRIES = 5  # of a transaction that the database broke off before it could decide
+_CHUNK = 500  # file numbers in one statement
+_WHOLE_LINE = (64, 0)  # the bin of a file whose values are not known: every search looks there
+
+_d, _v, _f, _b = datasets.c, dataset_versions.c, data_files.c, file_bins.c
+
+_NUMBER = (
+    update(tenants)
+    .where(mine(tenants))
+    .values(commit_no=tenants.c.commit_no + bindparam("step"))
+    .returning(tenants.c.commit_no)
+)
+_RECEIPT = select(receipts).where(mine(receipts), receipts.c.key == bindparam("at_key"))
+_HEAD = (
+    select(
+        _d.schema_name, _d.table_name, _d.read_only, _d.row_ids,
+        _v.version, _v.schema_no, _v.operation, _v.author, _v.rows, _v.files, _v.bytes,
+    )
+    .join_from(datasets, dataset_versions, and_(mine(dataset_versions), _v.dataset_id == _d.dataset_id))
+    .where(mine(datasets), _d.dataset_id == bindparam("dataset"), _d.dropped_at.is_(None))
+    .order_by(_v.version.desc())
+    .limit(1)
+)  # fmt: skip
+_RESERVE = (
+    update(datasets)
+    .where(mine(datasets), _d.dataset_id == bindparam("dataset"))
+    .values(
+        next_row_id=_d.next_row_id + bindparam("ids"),
+        next_file=_d.next_file + bindparam("files"),
+        updated_at=bindparam("now"),
+        updated_by=bindparam("user"),
+    )
+    .returning(_d.next_row_id, _d.next_file)
+)
+_END = (
+    update(data_files)
+    .where(
+        mine(data_files),
+        _f.dataset_id == bindparam("dataset"),
+        _f.file_no.in_(bindparam("numbers", expanding=True)),
+        _f.end_version.is_(None),
+    )
+    .values(end_version=bindparam("version"))
+)
+_UNBIN = delete(file_bins).where(
+    mine(file_bins), _b.dataset_id == bindparam("dataset"), _b.file_no.in_(bindparam("numbers", expanding=True))
+)
+_ADD_SCHEMA = add(dataset_schemas)
+_ADD_FILE = add(data_files)
+_ADD_BIN = add(file_bins)
+_ADD_RECEIPT = add(receipts)
+
+
+def commit(db: Database, caller: Caller, changes: Sequence[Change], *, lease: UUID, key: str) -> Receipt:
+    """Carry out all changes in one transaction. The answer is a receipt; a refusal leaves nothing behind.
+
+    `key` names the request: sent again, it is answered with the first receipt. Where the database's
+    answer was lost, the receipt is looked up before anything is said.
+    """
+    changes = tuple(sorted(changes, key=lambda change: change.dataset))
+    request = fingerprint(changes)
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            with db.write(caller) as tx:
+                receipt = _apply(tx, changes, lease, key, request)
+            break
+        except _Replay as replay:
+            return replay.receipt
+        except Conflict as refusal:
+            if refusal.reason != "overtaken" or not tries_left:
+                raise
+        except Undecided:
+            if found := lookup(db, caller, key, request):
+                receipt = found
+                break
+            raise Conflict(
+                "commit_lost", "the database broke off before the commit; nothing was written, try again"
+            ) from None
+    faults.at("commit.done")
+    return receipt
+
+
+def lookup(db: Database, caller: Caller, key: str, request: str | None = None) -> Receipt | None:
+    """Was this request carried out? Waits for a commit that is still under way."""
+    try:
+        with db.write(caller) as tx:
+            tx.first(_NUMBER, step=0)  # the commit in question holds this row until it has ended
+            return _receipt(tx, key, request)
+    except (Unavailable, Undecided, Conflict) as cause:
+        raise Undecided(
+            "unknown_outcome",
+            f"the database did not answer, so it is not known whether this write happened; "
+            f"send it again with the idempotency key {key!r}: it happens once at most",
+            idempotency_key=key,
+        ) from cause
+
+
+def drop(db: Database, caller: Caller, dataset: UUID) -> None:
+    """Take a dataset out of sight. Its files stay until they are swept."""
+    with db.write(caller) as tx:
+        number = _commit_no(tx, dataset)
+        head = _head(tx, dataset)
+        tx.run(
+            update(datasets)
+            .where(mine(datasets), _d.dataset_id == bindparam("dropped"), _d.dropped_at.is_(None))
+            .values(dropped_at=tx.now, updated_at=tx.now, updated_by=caller.user),
+            dropped=dataset,
+        )
+        tx.audit("drop", {"dataset": dataset, "name": _name(head)}, commit_no=number)
+
+
+def _apply(tx: Tx, changes: tuple[Change, ...], lease: UUID, key: str, request: str) -> Receipt:
+    leases.assert_alive(tx, lease)
+    faults.at("commit.begun")
+    changes_something = not all(change.empty for change in changes)
+    number = _commit_no(tx, changes[0].dataset, step=int(changes_something), create=any(c.create for c in changes))
+    faults.at("commit.numbered")
+    if before := _receipt(tx, key, request):
+        raise _Replay(before.again())
+    written = tuple(_apply_one(tx, change, number) for change in changes)
+    receipt = Receipt(key, number, written, tx.now)
+    told = json.dumps([asdict(w) for w in written], default=str)
+    tx.run(_ADD_RECEIPT, key=key, fingerprint=request, commit_no=number, written=told, created_at=tx.now)
+    if changes_something:
+        tx.audit("+".join(dict.fromkeys(c.operation for c in changes))[:40], json.loads(told), commit_no=number)
+    faults.at("commit.recorded")
+    return receipt
+
+
+def _apply_one(tx: Tx, change: Change, number: int) -> Written:
+    if change.create:
+        name, base = _create(tx, change.dataset, change.create), _NOTHING
+        row_ids = change.create.row_ids
+    else:
+        head = _head(tx, change.dataset)
+        name, row_ids = _name(head), head.row_ids
+        if head.read_only:
+            raise Unsupported("read_only", f"{name} is read-only", dataset=name)
+        if head.version != change.base and not change.rebase:
+            raise _moved_on(tx, change, name)
+        base = _Totals(head.version, head.schema_no, head.rows, head.files, head.bytes)
+        if change.empty:
+            return Written(change.dataset, name, base.version, change.operation, base.rows)
+
+    version = base.version + 1
+    rows = base.rows + _sum(change.added, "rows") - _sum(change.removed, "rows")
+    won = tx.add_if_free(
+        dataset_versions,
+        dataset_id=change.dataset,
+        version=version,
+        commit_no=number,
+        schema_no=_schema_no(tx, change, base),
+        operation=change.operation,
+        **asdict(change.counts),
+        rows=rows,
+        files=base.files + len(change.added) - len(change.removed),
+        bytes=base.bytes + _sum(change.added, "bytes") - _sum(change.removed, "bytes"),
+        created_at=tx.now,
+        created_by=tx.caller.user,
+        author=tx.caller.name,
+    )
+    if not won:
+        raise _moved_on(tx, change, name)
+    faults.at("commit.versioned")
+    if _end(tx, change, version) != len(change.removed):
+        raise _moved_on(tx, change, name)
+    faults.at("commit.removed")
+    _add_files(tx, change, version, row_ids=row_ids)
+    faults.at("commit.added")
+    return Written(change.dataset, name, version, change.operation, rows, **asdict(change.counts))
+
+
+@dataclass(frozen=True, slots=True)
+class _Totals:
+    """The version that a change stands on."""
+
+    version: int
+    schema_no: int
+    rows: int
+    files: int
+    bytes: int
+
+
+_NOTHING = _Totals(0, 0, 0, 0, 0)
+
+
+class _Replay(Exception):
+    def __init__(self, receipt: Receipt) -> None:
+        self.receipt = receipt
+
+
+def _commit_no(tx: Tx, dataset: UUID, *, step: int = 1, create: bool = False) -> int:
+    """Take the tenant's next number. The row stays locked until the end: commits of a tenant follow one another."""
+    row = tx.first(_NUMBER, step=step)
+    if row is None and create:
+        tx.add_if_free(tenants, commit_no=0, created_at=tx.now)
+        row = tx.first(_NUMBER, step=step)
+    if row is None:
+        raise history.no_such(dataset)
+    return int(row.commit_no)
+
+
+def _receipt(tx: Tx, key: str, request: str | None) -> Receipt | None:
+    row = tx.first(_RECEIPT, at_key=key)
+    if row is None:
+        return None
+    if request not in (None, row.fingerprint):
+        raise AlreadyExists(
+            "key_reused", f"the idempotency key {key!r} was used for another request; take a new one", key=key
+        )
+    written = tuple(Written(**{**w, "dataset": UUID(w["dataset"])}) for w in json.loads(row.written))
+    return Receipt(key, row.commit_no, written, row.created_at)
+
+
+def _create(tx: Tx, dataset: UUID, creation: Creation) -> str:
+    name = str(creation.name)
+    free = tx.add_if_free(
+        datasets,
+        dataset_id=dataset,
+        schema_name=creation.name.schema,
+        table_name=creation.name.table,
+        name_key=creation.name.key,
+        location=location(tx.caller, dataset),
+        read_only=creation.read_only,
+        row_ids=creation.row_ids,
+        next_row_id=1,
+        next_file=1,
+        created_at=tx.now,
+        created_by=tx.caller.user,
+        updated_at=tx.now,
+        updated_by=tx.caller.user,
+    )
+    if not free:
+        raise AlreadyExists("dataset_exists", f"there is a dataset {name!r} already", dataset=name)
+    return name
+
+
+def location(caller: Caller, dataset: UUID) -> str:
+    """The folder of a dataset's files, below the workspace."""
+    return f"data/{caller.tenant}/{dataset}"
+
+
+def _head(tx: Tx, dataset: UUID) -> Row[Any]:
+    head = tx.first(_HEAD, dataset=dataset)
+    if head is None:
+        raise history.no_such(dataset)
+    return head
+
+
+def _name(head: Row[Any]) -> str:
+    return f"{head.schema_name}.{head.table_name}"
+
+
+def _moved_on(tx: Tx, change: Change, name: str) -> Conflict:
+    head = _head(tx, change.dataset)
+    return Conflict(
+        "stale_version",
+        f"{name} has moved past version {change.base}: {head.author} committed version {head.version} "
+        f"({head.operation}); read it again and retry",
+        dataset=name,
+        base=change.base,
+        newest=head.version,
+        author=head.author,
+    )
+
+
+def _schema_no(tx: Tx, change: Change, base: _Totals) -> int:
+    if not (change.alters or change.create):
+        return base.schema_no
+    number = base.schema_no + 1
+    fields = json.dumps(to_fields(change.schema), ensure_ascii=False)
+    tx.run(_ADD_SCHEMA, dataset_id=change.dataset, schema_no=number, fields=fields)
+    return number
+
+
+def _end(tx: Tx, change: Change, version: int) -> int:
+    """End the replaced files; the answer is how many were still live."""
+    ended = 0
+    for numbers in _chunks([file.number for file in change.removed]):
+        ended += tx.run(_END, dataset=change.dataset, numbers=numbers, version=version)
+        tx.run(_UNBIN, dataset=change.dataset, numbers=numbers)
+    return ended
+
+
+def _add_files(tx: Tx, change: Change, version: int, *, row_ids: bool) -> None:
+    """List the new files. Fresh rows get their ids here, from what the footers say."""
+    fresh = sum(f.rows for f in change.added if f.row_ids is None) if row_ids else 0
+    reserved = tx.first(
+        _RESERVE, dataset=change.dataset, ids=fresh, files=len(change.added), now=tx.now, user=tx.caller.user
+    )
+    assert reserved is not None
+    next_id, first = reserved.next_row_id - fresh, reserved.next_file - len(change.added)
+    listed, bins = [], []
+    for number, file in enumerate(change.added, first):
+        first_id, ids = None, file.row_ids
+        if row_ids and ids is None:
+            first_id, ids = next_id, (next_id, next_id + file.rows - 1)
+            next_id += file.rows
+        listed.append(
+            {
+                "dataset_id": change.dataset,
+                "file_no": number,
+                "path": file.path,
+                "rows": file.rows,
+                "bytes": file.bytes,
+                "checksum": file.checksum,
+                "first_row_id": first_id,
+                "low_row_id": ids and ids[0],
+                "high_row_id": ids and ids[1],
+                "stats": to_json({name: cut(stats) for name, stats in file.stats.items()}),
+                "begin_version": version,
+            }
+        )
+        bins += [
+            {"dataset_id": change.dataset, "column_no": column, "bin_size": size, "bin": which, "file_no": number}
+            for column, (size, which) in _places(file, change.schema, ids)
+        ]
+    tx.each(_ADD_FILE, listed)
+    tx.each(_ADD_BIN, bins)
+
+
+def _places(file: NewFile, schema: pa.Schema, ids: tuple[int, int] | None) -> Iterator[tuple[int, tuple[int, int]]]:
+    """Where the index of ranges keeps a file: a bin for each column that can be searched, and for the row ids."""
+    for column, name in enumerate(schema.names[: history.INDEXED_COLUMNS]):
+        stats = file.stats.get(name)
+        if stats is None or stats.nulls == file.rows:
+            continue
+        if stats.low is None or stats.high is None:
+            yield column, _WHOLE_LINE
+        else:
+            yield column, bin_of(stats.low, stats.high)
+    if ids:
+        yield history.ROW_IDS, bin_of(*ids)
+
+
+def _sum(files: Iterable[NewFile], what: str) -> int:
+    return sum(getattr(file, what) for file in files)
+
+
+def _chunks(numbers: Sequence[int]) -> Iterable[list[int]]:
+    return (list(numbers[i : i + _CHUNK]) for i in range(0, len(numbers), _CHUNK))

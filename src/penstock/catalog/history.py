@@ -1,0 +1,207 @@
+"""Read what was committed: datasets at a version, their past, and the files of a version."""
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Row, Select, and_, bindparam, func, or_, select
+
+from penstock.catalog.access import Tx, mine
+from penstock.catalog.tables import data_files, dataset_schemas, dataset_versions, datasets, file_bins, tenants
+from penstock.core.bins import stretches
+from penstock.core.change import Counts, DataFile
+from penstock.core.dataset import Snapshot, Version
+from penstock.core.names import DatasetName
+from penstock.core.schema import from_fields
+from penstock.core.stats import Plain, from_json, has_stats, may_hold
+from penstock.errors import NotFound
+
+INDEXED_COLUMNS = 32  # the first so many columns of a dataset are worth an index of their ranges
+ROW_IDS = -1  # their place in that index
+
+Bounds = Mapping[str, tuple[Plain | None, Plain | None]]  # column → lowest and highest value asked for
+
+_d, _v, _s, _f, _b = datasets.c, dataset_versions.c, dataset_schemas.c, data_files.c, file_bins.c
+
+_SNAPSHOT = (
+    select(
+        _d.dataset_id, _d.schema_name, _d.table_name, _d.location, _d.row_ids, _d.read_only,
+        _d.created_at.label("created"), _s.fields, dataset_versions,
+    )
+    .join_from(datasets, dataset_versions, and_(mine(dataset_versions), _v.dataset_id == _d.dataset_id))
+    .join(
+        dataset_schemas,
+        and_(mine(dataset_schemas), _s.dataset_id == _v.dataset_id, _s.schema_no == _v.schema_no),
+    )
+    .where(mine(datasets), _d.dropped_at.is_(None))
+)  # fmt: skip
+_NEWEST_FIRST = _v.version.desc()
+_BY_ID = _SNAPSHOT.where(_d.dataset_id == bindparam("dataset"))
+_NEWEST = _BY_ID.order_by(_NEWEST_FIRST).limit(1)
+_NAMED = _SNAPSHOT.where(_d.name_key == bindparam("name")).order_by(_NEWEST_FIRST).limit(1)
+_NUMBERED = _BY_ID.where(_v.version == bindparam("version"))
+_AS_OF_COMMIT = _BY_ID.where(_v.commit_no <= bindparam("commit_no")).order_by(_NEWEST_FIRST).limit(1)
+_AS_OF_TIME = _BY_ID.where(_v.created_at <= bindparam("time")).order_by(_NEWEST_FIRST).limit(1)
+
+_last = select(func.max(_v.version)).where(mine(dataset_versions), _v.dataset_id == _d.dataset_id).scalar_subquery()
+_ALL = _SNAPSHOT.where(_v.version == _last).order_by(_d.name_key)
+
+_VERSIONS = (
+    select(dataset_versions)
+    .where(mine(dataset_versions), _v.dataset_id == bindparam("dataset"), _v.version < bindparam("before"))
+    .order_by(_NEWEST_FIRST)
+    .limit(bindparam("limit"))
+)
+_COMMIT_NO = select(tenants.c.commit_no).where(mine(tenants))
+
+
+def commit_no(tx: Tx) -> int:
+    """The newest commit: the number of a snapshot of all the tenant's datasets."""
+    row = tx.first(_COMMIT_NO)
+    return row.commit_no if row else 0
+
+
+def datasets_now(tx: Tx) -> list[Snapshot]:
+    return [_snapshot(row) for row in tx.all(_ALL)]
+
+
+def named(tx: Tx, name: DatasetName) -> Snapshot:
+    if row := tx.first(_NAMED, name=name.key):
+        return _snapshot(row)
+    raise no_such(name)
+
+
+def newest(tx: Tx, dataset: UUID) -> Snapshot:
+    if row := tx.first(_NEWEST, dataset=dataset):
+        return _snapshot(row)
+    raise no_such(dataset)
+
+
+def no_such(dataset: UUID | DatasetName) -> NotFound:
+    """The same answer for what is not there and for what belongs to somebody else."""
+    return NotFound("dataset_not_found", f"there is no dataset {str(dataset)!r}", dataset=str(dataset))
+
+
+def at_version(tx: Tx, dataset: UUID, version: int) -> Snapshot:
+    if (row := tx.first(_NUMBERED, dataset=dataset, version=version)) and not row.swept_at:
+        return _snapshot(row)
+    last = newest(tx, dataset)
+    gone = "was swept" if row else "does not exist"
+    raise NotFound(
+        "version_not_found",
+        f"version {version} of {last.name} {gone}; the newest is {last.version.number}",
+        dataset=str(last.name),
+        requested_version=version,
+        actual_version=last.version.number,
+    )
+
+
+def as_of(tx: Tx, dataset: UUID, moment: int | datetime) -> Snapshot:
+    """The newest version at a moment: a commit's number, or a time."""
+    if isinstance(moment, datetime):
+        row = tx.first(_AS_OF_TIME, dataset=dataset, time=moment)
+    else:
+        row = tx.first(_AS_OF_COMMIT, dataset=dataset, commit_no=moment)
+    if row and not row.swept_at:
+        return _snapshot(row)
+    last = newest(tx, dataset)
+    when = f"at {moment.isoformat()}" if isinstance(moment, datetime) else f"at commit {moment}"
+    raise NotFound(
+        "version_not_found",
+        f"{last.name} has no readable version {when}",
+        dataset=str(last.name),
+        actual_version=last.version.number,
+    )
+
+
+def versions(tx: Tx, dataset: UUID, *, limit: int, before: int | None = None) -> list[Version]:
+    """The newest first."""
+    rows = tx.all(_VERSIONS, dataset=dataset, limit=limit, before=2**62 if before is None else before)
+    return [_version(row) for row in rows]
+
+
+def files(tx: Tx, snapshot: Snapshot, bounds: Bounds | None = None, *, stats: bool = False) -> list[DataFile]:
+    """The files of a version, in the order they were written; with bounds, only those that may hold such rows."""
+    bounds = bounds or {}
+    stats = stats or bool(bounds)
+    wanted = [c for c in data_files.c if stats or c is not _f.stats]
+    own = (mine(data_files), _f.dataset_id == bindparam("dataset"), _f.begin_version <= bindparam("version"))
+    live = select(*wanted).where(*own, _f.end_version.is_(None))
+    ended = select(*wanted).where(*own, _f.end_version > bindparam("version"))
+    if (places := _places(snapshot, bounds)) is not None:
+        live = live.where(_f.file_no.in_(places))
+    at = {"dataset": snapshot.dataset, "version": snapshot.version.number}
+    rows = sorted([*tx.all(live, **at), *tx.all(ended, **at)], key=lambda row: row.file_no)
+    found = (_file(row, snapshot, stats=stats) for row in rows)
+    return [file for file in found if _may_hold(file, bounds)]
+
+
+def _places(snapshot: Snapshot, bounds: Bounds) -> Select[Any] | None:
+    """Numbers of the live files that the index finds for the most selective bound that it knows."""
+    indexed = [name for name in snapshot.schema.names[:INDEXED_COLUMNS] if name in bounds]
+    indexed = [name for name in indexed if has_stats(snapshot.schema.field(name).type)]
+    if not indexed:
+        return None
+    column = min(indexed, key=lambda name: _width(*bounds[name]))
+    low, high = bounds[column]
+    return select(_b.file_no).where(
+        mine(file_bins),
+        _b.dataset_id == bindparam("dataset"),
+        _b.column_no == snapshot.schema.get_field_index(column),
+        or_(False, *(and_(_b.bin_size == s.size, _b.bin.between(s.first, s.last)) for s in stretches(low, high))),
+    )
+
+
+def _width(low: Plain | None, high: Plain | None) -> int:
+    if low is None or high is None:
+        return 2
+    return 0 if low == high else 1
+
+
+def _may_hold(file: DataFile, bounds: Bounds) -> bool:
+    return all(may_hold(file.stats.get(name), file.rows, low, high) for name, (low, high) in bounds.items())
+
+
+def _snapshot(row: Row[Any]) -> Snapshot:
+    return Snapshot(
+        dataset=row.dataset_id,
+        name=DatasetName(row.schema_name, row.table_name),
+        location=row.location,
+        row_ids=row.row_ids,
+        read_only=row.read_only,
+        created_at=row.created,
+        schema=from_fields(json.loads(row.fields)),
+        version=_version(row),
+    )
+
+
+def _version(row: Row[Any]) -> Version:
+    return Version(
+        number=row.version,
+        commit_no=row.commit_no,
+        operation=row.operation,
+        counts=Counts(row.inserted, row.updated, row.deleted),
+        rows=row.rows,
+        files=row.files,
+        bytes=row.bytes,
+        at=row.created_at,
+        author=row.author,
+        swept=row.swept_at is not None,
+    )
+
+
+def _file(row: Row[Any], snapshot: Snapshot, *, stats: bool) -> DataFile:
+    return DataFile(
+        path=row.path,
+        rows=row.rows,
+        bytes=row.bytes,
+        checksum=row.checksum,
+        stats=from_json(row.stats, snapshot.schema) if stats else {},
+        row_ids=None if row.low_row_id is None else (row.low_row_id, row.high_row_id),
+        number=row.file_no,
+        first_row_id=row.first_row_id,
+        begin=row.begin_version,
+        end=row.end_version,
+    )

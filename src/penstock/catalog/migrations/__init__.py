@@ -1,0 +1,1 @@
+"""How the catalog's tables came to be, step by step."""

@@ -1,0 +1,79 @@
+"""Bring the catalog's tables up to date, and say whether they are."""
+
+from pathlib import Path
+
+from sqlalchemy import Connection, inspect, text
+
+from penstock.catalog.access import APP_ROLE, TENANT_SETTING, Database
+from penstock.errors import Unsupported
+
+HEAD = "0001"  # the newest step; a test compares it with the folder
+
+
+def revision(db: Database) -> str | None:
+    """The step that the tables are at; None where there are none."""
+    with db.raw() as connection:
+        return _revision(connection)
+
+
+def assert_current(db: Database) -> None:
+    match revision(db):
+        case str(found) if found == HEAD:
+            return
+        case None:
+            raise Unsupported("not_migrated", "the database holds no Penstock catalog; run `penstock migrate`")
+        case other:
+            raise Unsupported(
+                "other_revision",
+                f"the catalog is at revision {other}, and this Penstock needs {HEAD}; run `penstock migrate` "
+                "(or update Penstock, if the catalog is the newer)",
+                found=other,
+                needed=HEAD,
+            )
+
+
+def migrate(db: Database) -> tuple[str | None, str]:
+    """Run the missing steps, in one transaction. Returns the revision before and after."""
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).with_name("migrations")).replace("%", "%%"))
+    with db.raw() as connection:
+        before = _revision(connection)
+        connection.rollback()
+        if before != HEAD:
+            with connection.begin():
+                if connection.dialect.name == "postgresql":
+                    connection.execute(text("SELECT pg_advisory_xact_lock(7305466)"))  # one migration at a time
+                config.attributes["connection"] = connection
+                command.upgrade(config, "head")
+                if connection.dialect.name == "postgresql":
+                    connection.execute(text(f"GRANT SELECT ON alembic_version TO {APP_ROLE}"))
+    return before, HEAD
+
+
+def protect(connection: Connection, tables: list[str]) -> None:
+    """PostgreSQL: let the application role work on the tables, and only on rows of the tenant it names."""
+    known = connection.scalar(text("SELECT 1 FROM pg_roles WHERE rolname = :role"), {"role": APP_ROLE})
+    if not known:
+        connection.execute(text(f"CREATE ROLE {APP_ROLE} NOLOGIN"))
+    connection.execute(text(f"GRANT {APP_ROLE} TO CURRENT_USER"))
+    schema = connection.scalar(text("SELECT quote_ident(current_schema())"))
+    connection.execute(text(f"GRANT USAGE ON SCHEMA {schema} TO {APP_ROLE}"))
+    own = f"tenant_id = nullif(current_setting('{TENANT_SETTING}', true), '')::uuid"
+    for table in tables:
+        for statement in (
+            f"GRANT SELECT, INSERT, UPDATE, DELETE ON {table} TO {APP_ROLE}",
+            f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY",
+            f"ALTER TABLE {table} FORCE ROW LEVEL SECURITY",
+            f"CREATE POLICY own_tenant ON {table} USING ({own}) WITH CHECK ({own})",
+        ):
+            connection.execute(text(statement))
+
+
+def _revision(connection: Connection) -> str | None:
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    found: str | None = connection.scalar(text("SELECT version_num FROM alembic_version"))
+    return found

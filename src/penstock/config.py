@@ -1,0 +1,156 @@
+"""Settings, read once and passed down as values; and the file that makes a folder a workspace."""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+from penstock.errors import Invalid, NotFound, Unsupported
+
+HOME_FILE = "penstock.json"
+_FORMAT = 1
+
+
+def _setting(
+    variable: str, default: Any, meaning: str, read: Callable[[str], Any] = str, *, secret: bool = False
+) -> Any:
+    facts = {"variable": variable, "meaning": meaning, "read": read, "secret": secret}
+    return field(default=default, repr=not secret, metadata=facts)
+
+
+def _flag(text: str) -> bool:
+    words = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+    return words[text.strip().lower()]
+
+
+def _size(text: str) -> int:
+    """A number of bytes: 134217728, 128MB, 1 GiB."""
+    text = text.strip().lower().removesuffix("b").removesuffix("i").strip()
+    for unit, factor in (("k", 1 << 10), ("m", 1 << 20), ("g", 1 << 30), ("t", 1 << 40)):
+        if text.endswith(unit):
+            return _positive(text.removesuffix(unit)) * factor
+    return _positive(text)
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Every setting is an environment variable; what a command's option says goes before it."""
+
+    workspace: Path = _setting("PENSTOCK_WORKSPACE", Path("workspace"), "The folder that holds the files.", Path)
+    database_url: str | None = _setting(
+        "PENSTOCK_DATABASE_URL",
+        None,
+        "The catalog: postgresql://… for many machines. Unset: SQLite in the workspace.",
+        secret=True,
+    )
+    admin_database_url: str | None = _setting(
+        "PENSTOCK_ADMIN_DATABASE_URL",
+        None,
+        "The catalog as its owner, for `penstock migrate`. Unset: PENSTOCK_DATABASE_URL.",
+        secret=True,
+    )
+    durable: bool = _setting(
+        "PENSTOCK_DURABLE", True, "Flush files and catalog to disk before a write is acknowledged.", _flag
+    )
+    file_bytes: int = _setting(
+        "PENSTOCK_FILE_BYTES", 128 << 20, "Data files are closed when they reach this size.", _size
+    )
+    group_rows: int = _setting("PENSTOCK_GROUP_ROWS", 128 << 10, "Rows in a Parquet row group.", _positive)
+    write_bytes: int = _setting("PENSTOCK_MAX_WRITE_BYTES", 1 << 40, "Rows, unpacked, that one write may bring.", _size)
+    batch_bytes: int = _setting(
+        "PENSTOCK_MAX_BATCH_BYTES", 1 << 30, "Rows, unpacked, that one batch of a write may bring.", _size
+    )
+    jwt_secret: str | None = _setting(
+        "PENSTOCK_JWT_SECRET", None, "Tokens are signed with this secret (HS256, 32 bytes or more).", secret=True
+    )
+    jwks_url: str | None = _setting(
+        "PENSTOCK_JWKS_URL", None, "Tokens are signed with one of the keys found here (RS256 and kin, ES256 and kin)."
+    )
+    jwt_issuer: str | None = _setting("PENSTOCK_JWT_ISSUER", None, "Tokens must come from this issuer.")
+    jwt_audience: str | None = _setting("PENSTOCK_JWT_AUDIENCE", None, "Tokens must be meant for this audience.")
+
+
+def settings(environ: Mapping[str, str] = os.environ, **given: Any) -> Settings:
+    """Settings from the environment; a keyword that is not None goes before it."""
+    values = {name: value for name, value in given.items() if value is not None}
+    for each in fields(Settings):
+        text = environ.get(each.metadata["variable"], "")
+        if each.name in values or not text:
+            continue
+        try:
+            values[each.name] = each.metadata["read"](text)
+        except (ValueError, KeyError):
+            shown = "…" if each.metadata["secret"] else repr(text[:80])
+            raise Invalid(
+                "bad_setting",
+                f"{each.metadata['variable']} is {shown}, which cannot be read: {each.metadata['meaning']}",
+                setting=each.metadata["variable"],
+            ) from None
+    return Settings(**values)
+
+
+def unknown_variables(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Variables that look like settings and are none: typing errors, most likely."""
+    known = {each.metadata["variable"] for each in fields(Settings)}
+    return sorted(name for name in environ if name.startswith("PENSTOCK_") and name not in known)
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """A workspace folder: its files' root, and the tenant that its own command line works for."""
+
+    folder: Path
+    tenant: UUID
+
+    @property
+    def catalog_url(self) -> str:
+        return f"sqlite:///{self.folder / 'catalog.db'}"
+
+
+def home(folder: Path) -> Home:
+    folder = folder.expanduser().absolute()
+    try:
+        stored = json.loads((folder / HOME_FILE).read_text("utf-8"))
+        if stored["format"] > _FORMAT:
+            raise Unsupported(
+                "newer_workspace", f"{folder} was made by a newer Penstock (format {stored['format']}); update this one"
+            )
+        return Home(folder, UUID(stored["tenant"]))
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotFound(
+            "no_workspace", f"there is no workspace in {folder}; make one with `penstock init {folder}`"
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError) as cause:
+        raise Invalid("broken_workspace", f"{folder / HOME_FILE} cannot be read: {cause}") from None
+
+
+def make_home(folder: Path, tenant: UUID | None = None) -> Home:
+    """Make the folder a workspace. One that is there already stays as it is."""
+    folder = folder.expanduser().absolute()
+    if (folder / HOME_FILE).exists():
+        return home(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        stored = {"format": _FORMAT, "tenant": str(tenant or uuid4()), "created_at": datetime.now(UTC).isoformat()}
+        draft = folder / f".{HOME_FILE}.{uuid4().hex}"
+        draft.write_text(json.dumps(stored, indent=2) + "\n", "utf-8")
+        try:
+            os.link(draft, folder / HOME_FILE)  # whoever links first decides the tenant
+        except FileExistsError:
+            pass
+        finally:
+            draft.unlink()
+    except OSError as cause:
+        raise Invalid("no_workspace_here", f"{folder} cannot become a workspace: {cause.strerror}") from None
+    return home(folder)

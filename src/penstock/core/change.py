@@ -1,0 +1,120 @@
+"""A commit as data: what becomes of which datasets, and what the writer is told afterwards."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+
+from penstock.core.names import DatasetName
+from penstock.core.schema import to_fields
+from penstock.core.stats import Stats
+
+
+@dataclass(frozen=True, slots=True)
+class NewFile:
+    """A data file that is complete and durable, and that no version holds yet."""
+
+    path: str  # below the workspace
+    rows: int
+    bytes: int
+    checksum: str
+    stats: Mapping[str, Stats]
+    row_ids: tuple[int, int] | None = None  # lowest and highest id that the file carries; None: fresh rows
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile(NewFile):
+    """A data file that some version holds."""
+
+    number: int = 0
+    first_row_id: int | None = None  # fresh files only: row i has the id first_row_id + i
+    begin: int = 0
+    end: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Creation:
+    """The dataset that a change brings into being."""
+
+    name: DatasetName
+    row_ids: bool = True
+    read_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    dataset: UUID
+    base: int  # the version the writer read; it must still be the newest, unless `rebase`
+    operation: str
+    schema: pa.Schema  # what the added files were written with
+    added: tuple[NewFile, ...] = ()
+    removed: tuple[DataFile, ...] = ()
+    counts: Counts = Counts()
+    alters: bool = False  # does `schema` become the dataset's?
+    create: Creation | None = None
+    rebase: bool = False  # is it as true of any later version in which the removed files still live?
+
+    @property
+    def empty(self) -> bool:
+        return not (self.added or self.removed or self.alters or self.create)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What one dataset got."""
+
+    dataset: UUID
+    name: str
+    version: int
+    operation: str
+    rows: int  # the dataset's rows afterwards
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    key: str
+    commit_no: int
+    written: tuple[Written, ...]
+    at: datetime
+    replayed: bool = field(default=False, compare=False)  # this request had been carried out before
+
+    @property
+    def version(self) -> int:
+        """The version made, where only one dataset was written."""
+        (only,) = self.written
+        return only.version
+
+    def again(self) -> "Receipt":
+        return replace(self, replayed=True)
+
+    def facts(self) -> dict[str, Any]:
+        return {**asdict(self), "at": self.at.isoformat(), "written": [asdict(w) for w in self.written]}
+
+
+def fingerprint(changes: tuple[Change, ...]) -> str:
+    """The same for the same request, whatever versions it met: what tells a replay from another use of a key."""
+    request = [
+        {
+            "dataset": str(c.create.name if c.create else c.dataset),
+            "operation": c.operation,
+            "schema": to_fields(c.schema) if c.alters or c.create else None,
+            "files": [[f.rows, f.checksum] for f in c.added],
+        }
+        for c in sorted(changes, key=lambda c: c.dataset)
+    ]
+    return hashlib.sha256(json.dumps(request).encode()).hexdigest()

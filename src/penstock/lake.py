@@ -1,0 +1,340 @@
+"""The Python front: open a workspace, read its datasets, write to them."""
+
+import getpass
+import html
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+
+from penstock import config
+from penstock.catalog import upgrade
+from penstock.catalog.access import Database
+from penstock.core.caller import Caller, local
+from penstock.core.change import DataFile, Receipt
+from penstock.core.dataset import Snapshot, Version
+from penstock.core.names import DatasetName
+from penstock.core.schema import parse_type
+from penstock.errors import Invalid
+from penstock.service import alter, compact, read, source, transaction, write
+from penstock.service.workspace import Limits, Workspace
+from penstock.storage.datafiles import Shape
+from penstock.storage.store import LocalStore
+
+
+def open(
+    where: str | Path | None = None,
+    *,
+    create: bool = False,
+    caller: Caller | None = None,
+    settings: config.Settings | None = None,
+) -> "Lake":
+    """Open a workspace: a folder, or the URL of a shared catalog (its files are then in PENSTOCK_WORKSPACE).
+
+    >>> lake = penstock.open("workspace", create=True)
+    >>> lake.create("demo.people", {"name": ["Ada", "Grace"]})
+    """
+    chosen = settings or config.settings()
+    if isinstance(where, str) and "://" in where:
+        chosen = config.settings(database_url=where, workspace=chosen.workspace)
+    elif where is not None:
+        chosen = config.settings(workspace=Path(where), database_url=chosen.database_url)
+    home = config.make_home(chosen.workspace) if create else config.home(chosen.workspace)
+    ws = workspace(chosen, home)
+    try:
+        if create:
+            upgrade.migrate(ws.db)
+        upgrade.assert_current(ws.db)
+    except BaseException:
+        ws.db.close()
+        raise
+    return Lake(ws, caller or local(home.tenant, _login()), home)
+
+
+def workspace(settings: config.Settings, home: config.Home) -> Workspace:
+    """What the services stand on, as the settings say."""
+    return Workspace(
+        Database(settings.database_url or home.catalog_url, durable=settings.durable),
+        LocalStore(home.folder, durable=settings.durable),
+        Shape(file_bytes=settings.file_bytes, group_rows=settings.group_rows),
+        Limits(write_bytes=settings.write_bytes, batch_bytes=settings.batch_bytes),
+    )
+
+
+class Lake:
+    """All datasets of one tenant."""
+
+    def __init__(self, ws: Workspace, caller: Caller, home: config.Home) -> None:
+        self.workspace, self.caller, self.home = ws, caller, home
+
+    def dataset(self, name: str | UUID) -> "Dataset":
+        """The dataset of that name (`schema.table`) or id."""
+        return Dataset(self, read.find(self.workspace, self.caller, _named(name)).dataset)
+
+    def datasets(self) -> "list[DatasetAt]":
+        return [DatasetAt(self, snapshot) for snapshot in read.everything(self.workspace, self.caller)]
+
+    def create(
+        self,
+        name: str,
+        rows: Any = None,
+        *,
+        schema: pa.Schema | None = None,
+        row_ids: bool = True,
+        read_only: bool = False,
+        idempotency_key: str | None = None,
+    ) -> "Dataset":
+        """Make a dataset from rows, from a schema, or from both."""
+        reader = None if rows is None else source.reader(rows)
+        if schema is None and reader is None:
+            raise Invalid("no_schema", f"{name} needs rows or a schema to be made from")
+        receipt = write.create(
+            self.workspace,
+            self.caller,
+            DatasetName.parse(name),
+            reader.schema if schema is None and reader is not None else schema,
+            reader,
+            row_ids=row_ids,
+            read_only=read_only,
+            key=idempotency_key,
+        )
+        return Dataset(self, receipt.written[0].dataset)
+
+    def transaction(self, *, idempotency_key: str | None = None) -> "Transaction":
+        """Writes to several datasets that happen together: `with lake.transaction() as tx: tx.append("a.b", rows)`."""
+        return Transaction(self, idempotency_key)
+
+    def snapshot(self, commit_no: int | None = None) -> "LakeAt":
+        """All datasets at one moment: now, or right after an earlier commit."""
+        return LakeAt(self, read.moment(self.workspace, self.caller) if commit_no is None else commit_no)
+
+    def close(self) -> None:
+        self.workspace.close()
+
+    def __enter__(self) -> "Lake":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<penstock.Lake at {self.home.folder}, tenant {self.caller.tenant}>"
+
+
+class LakeAt:
+    """All datasets of one tenant as they were at one commit: a reader of several never sees half a write."""
+
+    def __init__(self, lake: Lake, commit_no: int) -> None:
+        self._lake, self.commit_no = lake, commit_no
+
+    def dataset(self, name: str | UUID) -> "DatasetAt":
+        return self._lake.dataset(name).at(commit_no=self.commit_no)
+
+
+class DatasetAt:
+    """One version of a dataset. It never changes, and reads as an Arrow stream."""
+
+    def __init__(self, lake: Lake, snapshot: Snapshot) -> None:
+        self._lake, self.snapshot = lake, snapshot
+
+    id = property(lambda self: self.snapshot.dataset)
+    name = property(lambda self: str(self.snapshot.name))
+    schema = property(lambda self: self.snapshot.schema)
+    version = property(lambda self: self.snapshot.version.number)
+    num_rows = property(lambda self: self.snapshot.version.rows)
+
+    def __len__(self) -> int:
+        return self.snapshot.version.rows
+
+    def scan(
+        self, columns: Sequence[str] | None = None, where: str | None = None, *, row_ids: bool = False
+    ) -> pa.RecordBatchReader:
+        """A stream of batches, in bounded memory. `where`: as in "amount > 100 AND region = 'EMEA'"."""
+        lake = self._lake
+        return read.rows(lake.workspace, lake.caller, self.snapshot, columns=columns, where=where, row_ids=row_ids)
+
+    def to_arrow(
+        self, columns: Sequence[str] | None = None, where: str | None = None, *, row_ids: bool = False
+    ) -> pa.Table:
+        return self.scan(columns, where, row_ids=row_ids).read_all()
+
+    def to_pandas(self, columns: Sequence[str] | None = None, where: str | None = None) -> Any:
+        return self.to_arrow(columns, where).to_pandas()
+
+    def files(self, where: str | None = None) -> list[DataFile]:
+        """The Parquet files of this version; with `where`, those that may hold such rows."""
+        return read.files(self._lake.workspace, self._lake.caller, self.snapshot, where)
+
+    def paths(self, where: str | None = None) -> list[str]:
+        """Where those files are, for Spark, DuckDB or Polars to read as they are.
+
+        A compacted or edited file has a column `_rowid` besides.
+        """
+        return [self._lake.workspace.store.locate(file.path) for file in self.files(where)]
+
+    def __arrow_c_schema__(self) -> object:
+        return self.schema.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        return self.scan().__arrow_c_stream__(requested_schema)
+
+    def __repr__(self) -> str:
+        width = max(map(len, self.schema.names))
+        columns = [f"  {f.name:<{width}}  {f.type}{'' if f.nullable else ' not null'}" for f in self.schema]
+        return "\n".join([_title(self.snapshot), *columns])
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td style='text-align:left'>{html.escape(f.name)}</td><td style='text-align:left'>"
+            f"{html.escape(str(f.type))}{'' if f.nullable else ' not null'}</td></tr>"
+            for f in self.schema
+        )
+        return f"<table><caption>{html.escape(_title(self.snapshot))}</caption>{rows}</table>"
+
+
+class Dataset:
+    """A dataset as it goes on: reads see the newest version, writes make the next."""
+
+    def __init__(self, lake: Lake, dataset: UUID) -> None:
+        self._lake, self.id = lake, dataset
+        self._at = (lake.workspace, lake.caller, dataset)
+
+    def now(self) -> DatasetAt:
+        """The newest version, held fast."""
+        return DatasetAt(self._lake, read.find(*self._at))
+
+    def at(
+        self, version: int | None = None, *, commit_no: int | None = None, time: datetime | None = None
+    ) -> DatasetAt:
+        """An earlier version: by its number, as of a commit, or as of a time."""
+        return DatasetAt(self._lake, read.at(*self._at, version=version, commit_no=commit_no, time=time))
+
+    def history(self, limit: int = 100, *, before: int | None = None) -> list[Version]:
+        """Versions, the newest first: who made them, when, by which operation, with what counts."""
+        return read.versions(*self._at, limit=limit, before=before)
+
+    def append(self, rows: Any, *, idempotency_key: str | None = None) -> Receipt:
+        """Add rows. With an idempotency key, sending the same again adds them only once."""
+        return write.append(*self._at, source.reader(rows), key=idempotency_key)
+
+    def overwrite(self, rows: Any, *, expect: int | None = None, idempotency_key: str | None = None) -> Receipt:
+        """Put rows in place of all that are there. `expect`: refuse unless this is still the newest version."""
+        return write.overwrite(*self._at, source.reader(rows), base=expect, key=idempotency_key)
+
+    def alter(
+        self, *, add: pa.Schema | dict[str, str] | None = None, widen: dict[str, str | pa.DataType] | None = None
+    ) -> Receipt:
+        """Add nullable columns, widen types: `ds.alter(add={"note": "string"}, widen={"amount": "decimal(18,2)"})`."""
+        added = pa.schema([(name, _type(kind)) for name, kind in add.items()]) if isinstance(add, dict) else add
+        return alter.alter(*self._at, add=added, widen={name: _type(kind) for name, kind in (widen or {}).items()})
+
+    def compact(self) -> Receipt:
+        """Rewrite many small files into few. The rows and their ids stay the same."""
+        return compact.compact(*self._at)
+
+    def drop(self) -> None:
+        alter.drop(*self._at)
+
+    name = property(lambda self: self.now().name)
+    schema = property(lambda self: self.now().schema)
+    version = property(lambda self: self.now().version)
+    num_rows = property(lambda self: self.now().num_rows)
+
+    def __len__(self) -> int:
+        return len(self.now())
+
+    def scan(
+        self, columns: Sequence[str] | None = None, where: str | None = None, *, row_ids: bool = False
+    ) -> pa.RecordBatchReader:
+        return self.now().scan(columns, where, row_ids=row_ids)
+
+    def to_arrow(
+        self, columns: Sequence[str] | None = None, where: str | None = None, *, row_ids: bool = False
+    ) -> pa.Table:
+        return self.now().to_arrow(columns, where, row_ids=row_ids)
+
+    def to_pandas(self, columns: Sequence[str] | None = None, where: str | None = None) -> Any:
+        return self.now().to_pandas(columns, where)
+
+    def __arrow_c_schema__(self) -> object:
+        return self.now().__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        return self.now().__arrow_c_stream__(requested_schema)
+
+    def __repr__(self) -> str:
+        return repr(self.now())
+
+    def _repr_html_(self) -> str:
+        return self.now()._repr_html_()
+
+
+class Transaction:
+    """Writes to several datasets that become visible together when the `with` block ends without an error."""
+
+    def __init__(self, lake: Lake, key: str | None) -> None:
+        self._lake = lake
+        self._writes = transaction.Transaction(lake.workspace, lake.caller, key=key)
+
+    def append(self, dataset: "str | UUID | Dataset", rows: Any) -> None:
+        self._writes.append(self._id(dataset), source.reader(rows))
+
+    def overwrite(self, dataset: "str | UUID | Dataset", rows: Any, *, expect: int | None = None) -> None:
+        self._writes.overwrite(self._id(dataset), source.reader(rows), base=expect)
+
+    @property
+    def receipt(self) -> Receipt | None:
+        """What was written; there when the block has ended."""
+        return self._writes.receipt
+
+    def __enter__(self) -> "Transaction":
+        self._writes.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._writes.__exit__(kind, error, trace)
+
+    def _id(self, dataset: "str | UUID | Dataset") -> UUID:
+        return dataset.id if isinstance(dataset, Dataset) else self._lake.dataset(dataset).id
+
+
+def _title(snapshot: Snapshot) -> str:
+    version = snapshot.version
+    return (
+        f"{snapshot.name} · version {version.number} · {version.rows:,} rows · {version.files:,} files · "
+        f"{human_size(version.bytes)}"
+    )
+
+
+def human_size(size: float) -> str:
+    for unit in ("bytes", "KB", "MB", "GB", "TB"):
+        if size < 1000 or unit == "TB":
+            break
+        size /= 1000
+    return f"{size:,.0f} {unit}" if unit == "bytes" else f"{size:,.1f} {unit}"
+
+
+def _named(name: str | UUID) -> DatasetName | UUID:
+    if isinstance(name, UUID):
+        return name
+    try:
+        return UUID(name)
+    except ValueError:
+        return DatasetName.parse(name)
+
+
+def _type(kind: str | pa.DataType) -> pa.DataType:
+    return parse_type(kind) if isinstance(kind, str) else kind
+
+
+def _login() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "somebody"

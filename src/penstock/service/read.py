@@ -1,0 +1,123 @@
+"""Read rows of any retained version: as a stream, with the columns and rows that are wanted."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+
+from penstock.catalog import history
+from penstock.core import selector
+from penstock.core.caller import Caller, Role
+from penstock.core.change import DataFile
+from penstock.core.dataset import Snapshot, Version
+from penstock.core.names import DatasetName
+from penstock.core.stats import Plain, plain
+from penstock.engines.arrow.selector import expression
+from penstock.errors import Invalid
+from penstock.service.workspace import Workspace
+from penstock.storage.scan import BATCH_ROWS, scan
+
+
+def find(ws: Workspace, caller: Caller, dataset: DatasetName | UUID) -> Snapshot:
+    """A dataset as it is now."""
+    caller.require(Role.VIEWER)
+    with ws.db.read(caller) as tx:
+        return history.newest(tx, dataset) if isinstance(dataset, UUID) else history.named(tx, dataset)
+
+
+def moment(ws: Workspace, caller: Caller) -> int:
+    """The newest commit: the number of a snapshot of all the tenant's datasets."""
+    caller.require(Role.VIEWER)
+    with ws.db.read(caller) as tx:
+        return history.commit_no(tx)
+
+
+def everything(ws: Workspace, caller: Caller) -> list[Snapshot]:
+    caller.require(Role.VIEWER)
+    with ws.db.read(caller) as tx:
+        return history.datasets_now(tx)
+
+
+def at(
+    ws: Workspace,
+    caller: Caller,
+    dataset: UUID,
+    *,
+    version: int | None = None,
+    commit_no: int | None = None,
+    time: datetime | None = None,
+) -> Snapshot:
+    """A dataset as it was: at a version, at a commit of the tenant, or at a time."""
+    caller.require(Role.VIEWER)
+    given = [moment for moment in (version, commit_no, time) if moment is not None]
+    if len(given) != 1:
+        raise Invalid("which_version", "say one of version, commit_no and time")
+    if time is not None and time.tzinfo is None:
+        raise Invalid("naive_time", f"the time {time.isoformat()} has no zone; write it with Z or an offset")
+    with ws.db.read(caller) as tx:
+        if version is not None:
+            return history.at_version(tx, dataset, version)
+        return history.as_of(tx, dataset, given[0])
+
+
+def versions(
+    ws: Workspace, caller: Caller, dataset: UUID, *, limit: int = 100, before: int | None = None
+) -> list[Version]:
+    caller.require(Role.VIEWER)
+    with ws.db.read(caller) as tx:
+        history.newest(tx, dataset)
+        return history.versions(tx, dataset, limit=limit, before=before)
+
+
+def files(ws: Workspace, caller: Caller, snapshot: Snapshot, where: str | None = None) -> list[DataFile]:
+    """The files that a read would open."""
+    return _files(ws, caller, snapshot, _bound(where, snapshot))
+
+
+def rows(
+    ws: Workspace,
+    caller: Caller,
+    snapshot: Snapshot,
+    *,
+    columns: Sequence[str] | None = None,
+    where: str | None = None,
+    row_ids: bool = False,
+    batch_rows: int = BATCH_ROWS,
+) -> pa.RecordBatchReader:
+    """A stream of rows in bounded memory. Files that cannot hold a wanted row are not opened."""
+    if columns is not None and (unknown := [c for c in columns if c not in snapshot.schema.names]):
+        raise Invalid(
+            "no_such_column",
+            f"there is no column {unknown[0]!r}; {snapshot.name} has {', '.join(snapshot.schema.names)}",
+            column=unknown[0],
+        )
+    if row_ids and not snapshot.row_ids:
+        raise Invalid("no_row_ids", f"{snapshot.name} keeps no row ids", dataset=str(snapshot.name))
+    wanted = _bound(where, snapshot)
+    return scan(
+        ws.store,
+        _files(ws, caller, snapshot, wanted),
+        snapshot.schema,
+        columns=columns,
+        where=None if wanted is None else expression(wanted, snapshot.schema),
+        row_ids=row_ids,
+        batch_rows=batch_rows,
+    )
+
+
+def _bound(where: str | None, snapshot: Snapshot) -> selector.Node | None:
+    return None if where is None else selector.bind(selector.parse(where), snapshot.schema)
+
+
+def _files(ws: Workspace, caller: Caller, snapshot: Snapshot, wanted: selector.Node | None) -> list[DataFile]:
+    caller.require(Role.VIEWER)
+    intervals = {} if wanted is None else selector.bounds(wanted)
+    bounds = {column: (_plain(interval.low), _plain(interval.high)) for column, interval in intervals.items()}
+    with ws.db.read(caller) as tx:
+        return history.files(tx, snapshot, bounds)
+
+
+def _plain(end: Any) -> Plain | None:
+    return None if end is None else plain(end)

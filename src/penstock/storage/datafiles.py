@@ -1,0 +1,182 @@
+"""Write rows into immutable Parquet files, and know what is in them."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+from uuid import UUID, uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyarrow.types as pt
+
+from penstock import faults
+from penstock.core.change import NewFile
+from penstock.core.names import CARRIED
+from penstock.core.stats import Plain, Stats, has_stats, united
+from penstock.errors import PenstockError
+from penstock.storage.store import Sink, Store
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How large files and their parts become."""
+
+    file_bytes: int = 128 << 20
+    group_rows: int = 128 << 10  # a row group is read, skipped and held in memory as a whole
+    group_bytes: int = 64 << 20
+
+
+_NAME = re.compile(r"(?P<lease>[0-9a-f]{32})-[0-9a-f]{16}\.parquet\Z")
+
+
+def name(lease: UUID) -> str:
+    """A name that was never used, and that tells whose file it is."""
+    return f"{lease.hex}-{uuid4().hex[:16]}.parquet"
+
+
+def lease_of(path: str) -> UUID | None:
+    """Whose file it is; None for a file that Penstock did not name."""
+    match = _NAME.match(path.rpartition("/")[2])
+    return UUID(match["lease"]) if match else None
+
+
+def write(
+    store: Store,
+    folder: str,
+    lease: UUID,
+    schema: pa.Schema,
+    batches: Iterable[pa.RecordBatch],
+    *,
+    shape: Shape,
+    wrote: Callable[[int], None],
+) -> tuple[NewFile, ...]:
+    """Write the batches, in order, into as many files as they need. All are durable when it returns; none on failure.
+
+    `wrote` hears of every row group: a place to show progress and signs of life.
+    """
+    done: list[NewFile] = []
+    file: _OpenFile | None = None
+    try:
+        for group in _groups(batches, schema, shape):
+            file = file or _OpenFile(store, f"{folder}/{name(lease)}", schema)
+            file.write(group)
+            wrote(group.num_rows)
+            if file.size >= shape.file_bytes:
+                done.append(file.seal())
+                file = None
+        if file:
+            done.append(file.seal())
+            file = None
+        if done:
+            store.sync(folder)
+            faults.at("stage.synced")
+    except BaseException:
+        if file:
+            file.discard()
+        discard(store, done)
+        raise
+    return tuple(done)
+
+
+def discard(store: Store, files: Iterable[NewFile]) -> None:
+    """Remove files of a write that was refused. What cannot be removed now is swept later."""
+    for file in files:
+        with suppress(PenstockError):
+            store.remove(file.path)
+
+
+class _OpenFile:
+    def __init__(self, store: Store, path: str, schema: pa.Schema) -> None:
+        self.path, self.schema = path, schema
+        self._sink: Sink = store.create(path)
+        self._footer: list[pq.FileMetaData] = []
+        try:
+            faults.at("stage.opened")
+            self._writer = pq.ParquetWriter(self._sink, schema, compression="zstd", metadata_collector=self._footer)
+        except BaseException:
+            self._sink.discard()
+            raise
+
+    @property
+    def size(self) -> int:
+        return self._sink.tell()
+
+    def write(self, group: pa.Table) -> None:
+        self._writer.write_table(group, row_group_size=group.num_rows)
+
+    def seal(self) -> NewFile:
+        self._writer.close()
+        faults.at("stage.written")
+        sealed = self._sink.seal()
+        footer = self._footer[0]
+        stats = dict(_stats(footer, self.schema))
+        ids = stats.pop(CARRIED, None)
+        return NewFile(
+            path=self.path,
+            rows=footer.num_rows,
+            bytes=sealed.bytes,
+            checksum=sealed.checksum,
+            stats=stats,
+            row_ids=(ids.low, ids.high) if ids else None,  # type: ignore[arg-type]
+        )
+
+    def discard(self) -> None:
+        with suppress(Exception):  # the writer may complain of what is half done; the file goes all the same
+            self._writer.close()
+        self._sink.discard()
+
+
+def _groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema, shape: Shape) -> Iterator[pa.Table]:
+    """The same rows in pieces of the size of a row group."""
+    held: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        while batch.num_rows:
+            take = min(batch.num_rows, shape.group_rows - rows)
+            part, batch = batch.slice(0, take), batch.slice(take)
+            held.append(part)
+            rows += take
+            size += part.nbytes
+            if rows >= shape.group_rows or size >= shape.group_bytes:
+                yield pa.Table.from_batches(held, schema)
+                held, rows, size = [], 0, 0
+    if held:
+        yield pa.Table.from_batches(held, schema)
+
+
+def _stats(footer: pq.FileMetaData, schema: pa.Schema) -> Iterator[tuple[str, Stats]]:
+    groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
+    leaf = 0
+    for field in schema:
+        if has_stats(field.type):
+            yield field.name, united((g.num_rows, _group_stats(g.column(leaf), field.type)) for g in groups)
+        leaf += _leaves(field.type)
+
+
+def _leaves(kept: pa.DataType) -> int:
+    """Parquet counts columns by their leaves."""
+    return sum(_leaves(kept.field(i).type) for i in range(kept.num_fields)) if pt.is_nested(kept) else 1
+
+
+def _group_stats(column: pq.ColumnChunkMetaData, kept: pa.DataType) -> Stats:
+    found = column.statistics
+    if found is None or not found.has_null_count:
+        return Stats(None, None, 0)
+    if not found.has_min_max:
+        return Stats(None, None, found.null_count)
+    return Stats(_plain(found.min_raw, kept), _plain(found.max_raw, kept), found.null_count)
+
+
+def _plain(raw: Any, kept: pa.DataType) -> Plain:
+    """A footer's value as core.stats keeps it."""
+    if pt.is_string(kept):
+        return str(raw, "utf-8")
+    if pt.is_decimal(kept):
+        unscaled = int.from_bytes(raw, "big", signed=True) if isinstance(raw, bytes) else raw
+        return Decimal(f"{unscaled}e-{kept.scale}")
+    if pt.is_boolean(kept):
+        return int(raw)
+    return raw  # type: ignore[no-any-return]

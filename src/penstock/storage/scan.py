@@ -1,0 +1,109 @@
+"""Read the rows of a version from its files, as a stream."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+import pyarrow.parquet as pq
+
+from penstock.core.change import DataFile
+from penstock.core.names import CARRIED, ROWID
+from penstock.core.schema import conform
+from penstock.errors import Invalid, Unavailable
+from penstock.storage.store import Store
+
+BATCH_ROWS = 128 << 10
+_READ_AHEAD = {"batch_readahead": 8, "fragment_readahead": 2}  # what is held in memory follows from these
+
+_ID = pa.field(ROWID, pa.int64(), nullable=False)
+
+
+def scan(
+    store: Store,
+    files: Sequence[DataFile],
+    schema: pa.Schema,
+    *,
+    where: pc.Expression | None = None,
+    row_ids: bool = False,
+    batch_rows: int = BATCH_ROWS,
+    columns: Sequence[str] | None = None,
+) -> pa.RecordBatchReader:
+    """Rows in the order of the files. Columns that a file lacks are NULL; types that were widened since are cast."""
+    shown = pa.schema([schema.field(name) for name in columns]) if columns is not None else schema
+    if row_ids:
+        batches = _with_ids(store, files, schema, where, batch_rows)
+        shown = shown.append(_ID)
+        return pa.RecordBatchReader.from_batches(shown, (batch.select(shown.names) for batch in batches))
+    # "Required" is the catalog's promise; an old file without the column could not keep it for the scanner.
+    loose = pa.schema([field.with_nullable(True) for field in schema])
+    dataset = pads.FileSystemDataset.from_paths(
+        [store.locate(file.path) for file in files],
+        schema=loose,
+        format=pads.ParquetFileFormat(),
+        filesystem=store.filesystem,
+    )
+    scanner = dataset.scanner(columns=shown.names, filter=where, batch_size=batch_rows, **_READ_AHEAD)
+    return pa.RecordBatchReader.from_batches(shown, _told(scanner, shown))
+
+
+def carried(
+    store: Store, file: DataFile, schema: pa.Schema, *, batch_rows: int = BATCH_ROWS
+) -> Iterator[pa.RecordBatch]:
+    """The rows of one file with their ids in the hidden column: what a rewritten file is made of."""
+    names = [*schema.names, CARRIED]
+    for batch in _one_with_ids(store, file, schema, batch_rows):
+        yield batch.rename_columns(names)
+
+
+def _told(scanner: pads.Scanner, shown: pa.Schema) -> Iterator[pa.RecordBatch]:
+    with _translated():
+        for batch in scanner.to_batches():
+            if batch.num_rows:
+                yield pa.RecordBatch.from_arrays(batch.columns, schema=shown)
+
+
+def _with_ids(
+    store: Store, files: Sequence[DataFile], schema: pa.Schema, where: pc.Expression | None, batch_rows: int
+) -> Iterator[pa.RecordBatch]:
+    for file in files:
+        for batch in _one_with_ids(store, file, schema, batch_rows):
+            # A position counts all rows of a file, so the filter comes after it.
+            kept = batch if where is None else batch.filter(where)
+            if kept.num_rows:
+                yield kept
+
+
+def _one_with_ids(store: Store, file: DataFile, schema: pa.Schema, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    with _translated(), pq.ParquetFile(store.locate(file.path), filesystem=store.filesystem) as parquet:
+        held = set(parquet.schema_arrow.names)
+        columns = [name for name in schema.names if name in held]
+        position = file.first_row_id
+        if position is None:
+            columns.append(CARRIED)
+        for batch in parquet.iter_batches(batch_rows, columns=columns):
+            if position is None:
+                ids = batch.column(CARRIED)
+            else:
+                ids = pa.arange(position, position + batch.num_rows)
+                position += batch.num_rows
+            rows = conform(batch, schema)
+            yield pa.RecordBatch.from_arrays([*rows.columns, ids], schema=schema.append(_ID))
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """A stream is part of the call: a file that fails in its middle is told like one that fails at its start."""
+    try:
+        yield
+    except FileNotFoundError as cause:
+        raise Unavailable(
+            "file_missing", "a data file is gone: it was swept while it was read, or removed from the workspace by hand"
+        ) from cause
+    except (OSError, pa.ArrowException) as cause:
+        if "overflow" in str(cause):
+            raise Invalid("selector_overflow", "a number in the filter's arithmetic grows too large") from None
+        raise Unavailable(
+            "file_unreadable", "a data file cannot be read; `penstock doctor --verify` tells which"
+        ) from cause
