@@ -337,6 +337,8 @@ SPELLED = [
     "rate IN (-0.0)",
     "rate NOT IN (0, 5)",
     "rate = 5 OR rate = 0.1",
+    "rate = 5 AND 0 = 1",
+    "rate = 5 OR 1 = 1",
     "tiny IN (1, 2.5, NULL)",
     "price BETWEEN tiny AND big",
     "name = city",

@@ -20,6 +20,7 @@ from sqlalchemy import (
     Delete,
     Engine,
     Executable,
+    FromClause,
     Insert,
     Row,
     Table,
@@ -48,7 +49,7 @@ _SERIALIZATION, _DEADLOCK = "40001", "40P01"
 Params = Mapping[str, Any]
 
 
-def mine(table: Table) -> ColumnElement[bool]:
+def mine(table: FromClause) -> ColumnElement[bool]:
     """The tenant condition."""
     return table.c.tenant_id == bindparam("tenant")
 
@@ -101,7 +102,7 @@ class Tx:
 @cache
 def _add_if_free(table: Table, dialect: str) -> Insert:
     place = sqlite.insert(table) if dialect == "sqlite" else postgresql.insert(table)
-    return place.values(tenant_id=bindparam("tenant")).on_conflict_do_nothing()
+    return place.values(tenant_id=bindparam("tenant")).on_conflict_do_nothing().execution_options(preserve_rowcount=True)
 
 
 _AUDIT = add(tables.audit)
@@ -157,9 +158,12 @@ class Database:
         for last in (False, True):
             connection = self.engine.connect().execution_options(penstock_write=write)
             try:
-                connection.begin()
                 if connection.dialect.name == "postgresql":
+                    if not write:  # all statements of a read see one state; a writer sees the newest, under its locks
+                        connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
                     connection.execute(_ENTER, {"role": APP_ROLE, "tenant": str(caller.tenant)})
+                else:
+                    connection.begin()
                 break
             except DBAPIError as cause:
                 connection.close()

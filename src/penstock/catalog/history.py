@@ -45,7 +45,8 @@ _NUMBERED = _BY_ID.where(_v.version == bindparam("version"))
 _AS_OF_COMMIT = _BY_ID.where(_v.commit_no <= bindparam("commit_no")).order_by(_NEWEST_FIRST).limit(1)
 _AS_OF_TIME = _BY_ID.where(_v.created_at <= bindparam("time")).order_by(_NEWEST_FIRST).limit(1)
 
-_last = select(func.max(_v.version)).where(mine(dataset_versions), _v.dataset_id == _d.dataset_id).scalar_subquery()
+_other = dataset_versions.alias()
+_last = select(func.max(_other.c.version)).where(mine(_other), _other.c.dataset_id == _d.dataset_id).scalar_subquery()
 _ALL = _SNAPSHOT.where(_v.version == _last).order_by(_d.name_key)
 
 _VERSIONS = (

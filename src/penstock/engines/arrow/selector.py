@@ -59,8 +59,9 @@ def expression(node: Node, schema: pa.Schema) -> Expression:
     """The filter that keeps the rows for which the condition (bound or not) is TRUE."""
     node = bind(node, schema)
     exact = _lower(node)
-    if any(pa.types.is_floating(schema.field(name).type) for name in columns(node)):
-        exact = _opaque(exact)
+    floats = [name for name in columns(node) if pa.types.is_floating(schema.field(name).type)]
+    if floats:
+        exact = _opaque(exact, pc.field(floats[0]))
     ends = tuple(
         Compare(op, Column(name), Literal(end))
         for name, interval in bounds(node).items()
@@ -103,14 +104,15 @@ def _lower(node: Node) -> Expression:
             return _balanced(operator.or_, [_lower(part) for part in parts])
 
 
-def _opaque(condition: Expression) -> Expression:
+def _opaque(condition: Expression, field: Expression) -> Expression:
     """The same condition, of which Arrow cannot tell beforehand that it holds for all or none of a row group.
 
     Parquet's least and greatest values leave NaN out, and Arrow takes them for all there is: it would skip the NaN
-    that passes `x != 5`, and count the one that fails `x > 5`. What is random it leaves for the rows to say.
+    that passes `x != 5`, and count the one that fails `x > 5`. What is random it leaves for the rows to say; the
+    field is there because a condition without fields counts as one that always holds.
     """
     random = pc.Expression._call("random", [], pc.RandomOptions(initializer=0))  # from [0, 1); no public spelling
-    return condition == (random >= 0.0)
+    return condition == ((random >= 0.0) | field.is_null())
 
 
 def _among(operand: Expression, items: tuple[Literal, ...]) -> Expression:

@@ -1,0 +1,98 @@
+"""What other processes do in a test: each function gets an open lake and answers with plain values."""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from places import Place
+
+from penstock import faults
+from penstock.errors import Conflict, PenstockError
+from penstock.lake import Lake
+
+
+def main() -> None:
+    place, script, args = json.loads(sys.argv[1])
+    with Place(**place).open() as lake:
+        lake.datasets()  # all is loaded and connected before the race begins
+        print("ready", flush=True)
+        deadline = time.monotonic() + 60
+        while not Path(place["folder"], "go").exists():
+            if time.monotonic() > deadline:
+                raise TimeoutError
+            time.sleep(0.001)
+        print(json.dumps(globals()[script](lake, *args)), flush=True)
+
+
+def overwrite_at(lake: Lake, dataset: str, base: int, who: int) -> str:
+    """Commit from a given base: won, or told who was first."""
+    try:
+        lake.dataset(dataset).overwrite({"id": [who], "word": ["won"]}, expect=base)
+    except Conflict as refusal:
+        return refusal.reason
+    return "won"
+
+
+def add_one(lake: Lake, dataset: str, times: int) -> int:
+    """Read a number, write it back plus one; on a conflict, again. The answer is how many conflicts there were."""
+    ds, conflicts = lake.dataset(dataset), 0
+    for _ in range(times):
+        while True:
+            now = ds.now()
+            (row,) = now.to_arrow().to_pylist()
+            try:
+                ds.overwrite({"id": [row["id"] + 1], "word": ["counted"]}, expect=now.version)
+                break
+            except Conflict:
+                conflicts += 1
+    return conflicts
+
+
+def append_rows(lake: Lake, dataset: str, first: int, times: int) -> list[int]:
+    """Append one row at a time; the answer is the versions that were acknowledged."""
+    ds = lake.dataset(dataset)
+    return [ds.append({"id": [first + i], "word": ["appended"]}).version for i in range(times)]
+
+
+def move_money(lake: Lake, one: str, other: str, times: int) -> int:
+    """Write to two datasets at once, again and again; the answer is how often it was refused."""
+    refused = 0
+    for i in range(times):
+        try:
+            with lake.transaction() as tx:
+                tx.append(one, {"id": [-i], "word": ["out"]})
+                tx.append(other, {"id": [i], "word": ["in"]})
+        except Conflict:
+            refused += 1
+    return refused
+
+
+def killed_append(lake: Lake, dataset: str, step: str, key: str) -> Any:
+    """An append that ends this process at a step, as a power switch would."""
+    with faults.armed(step, lambda: os.kill(os.getpid(), signal.SIGKILL)):
+        return lake.dataset(dataset).append({"id": [99], "word": ["risky"]}, idempotency_key=key).version
+
+
+def killed_pair(lake: Lake, one: str, other: str, step: str, key: str) -> Any:
+    """The same over two datasets, one of which is overwritten."""
+    with faults.armed(step, lambda: os.kill(os.getpid(), signal.SIGKILL)), lake.transaction(idempotency_key=key) as tx:
+        tx.append(one, {"id": [99], "word": ["risky"]})
+        tx.overwrite(other, {"id": [99], "word": ["risky"]})
+    return "done"
+
+
+def killed_compact(lake: Lake, dataset: str, step: str) -> Any:
+    with faults.armed(step, lambda: os.kill(os.getpid(), signal.SIGKILL)):
+        return lake.dataset(dataset).compact().version
+
+
+def refused(lake: Lake, dataset: str) -> str:
+    try:
+        lake.dataset(dataset)
+    except PenstockError as error:
+        return error.reason
+    return "found"
