@@ -58,6 +58,7 @@ SCHEMA = pa.schema(
         "price": pa.decimal128(10, 2),
         "rate": pa.float64(),
         "weight": pa.float32(),
+        "flat": pa.float64(),
         "name": pa.string(),
         "city": pa.string(),
         "odd `name": pa.string(),
@@ -78,6 +79,7 @@ VALUES: dict[str, list[Any]] = {
     "price": [Decimal("1.50"), None, Decimal("-2.25"), Decimal("0.00"), Decimal("99999999.99"), Decimal("10.00")],
     "rate": [1.5, NAN, None, -0.0, 0.0, -2.5, math.inf, -math.inf, 0.1, 1e300, 5.0],
     "weight": [0.5, None, NAN, 0.10000000149011612, 2.0, -3.0],
+    "flat": [5.0, NAN],  # least and greatest are 5 in every row group
     "name": [
         "ann",
         "Ann",
@@ -113,7 +115,7 @@ BATCH = pa.RecordBatch.from_pylist(ROWS, SCHEMA)
 @pytest.fixture(scope="module")
 def parquet(tmp_path_factory: pytest.TempPathFactory) -> ds.Dataset:
     path: Path = tmp_path_factory.mktemp("selector") / "rows.parquet"
-    pq.write_table(TABLE, path, row_group_size=3)
+    pq.write_table(TABLE, path, row_group_size=11)
     return ds.dataset(path)
 
 
@@ -232,6 +234,7 @@ LITERALS = {
     "price": ["1.5", "1.50", "-2.25", "0", "1.505", "1e1", "99999999.99", "NULL"],
     "rate": ["1.5", "0", "-0.0", "0.1", "1e300", "-2.5", "5", "1e-400", "NULL"],
     "weight": ["0.5", "0.1", "2", "-3e0"],
+    "flat": ["5", "4", "flat"],
     "name": ["'ann'", '"ann"', "''", "'éva'", "'it''s'", '"q""q"', "'日本語'", "'a%b'", "city", "NULL"],
     "`odd ``name`": ["'x'", "`odd ``name`"],
     "active": ["TRUE", "false", "NULL", "active"],
@@ -678,7 +681,7 @@ def test_bounds_are_what_one_would_say(text: str, expected: dict[str, Interval])
 # makes of it, and the trees of the text without parentheses are checked above.
 
 NUMBERS = st.one_of(
-    st.sampled_from(["tiny", "small", "big", "price", "rate", "weight", "NULL"]),
+    st.sampled_from(["tiny", "small", "big", "price", "rate", "weight", "flat", "NULL"]),
     st.integers(-200, 200).map(str),
     st.sampled_from(["2147483647", "-9223372036854775808", "9007199254740993", "0.5", "-2.25", "1e3", "0.1"]),
 )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from sqlalchemy import (
@@ -46,6 +46,9 @@ TENANT_SETTING = "penstock.tenant"
 _BUSY_TIMEOUT = 60  # seconds that a writer waits for SQLite's one write lock
 _SERIALIZATION, _DEADLOCK = "40001", "40P01"
 
+_CHUNK = 500
+
+T = TypeVar("T")
 Params = Mapping[str, Any]
 
 
@@ -57,6 +60,11 @@ def mine(table: FromClause) -> ColumnElement[bool]:
 def add(table: Table) -> Insert:
     """An insert into the caller's tenant, to be run with a value for every other column."""
     return insert(table).values(tenant_id=bindparam("tenant"))
+
+
+def in_chunks(values: Sequence[T]) -> Iterator[list[T]]:
+    """Pieces small enough for one IN (…)."""
+    return (list(values[i : i + _CHUNK]) for i in range(0, len(values), _CHUNK))
 
 
 class Tx:
@@ -102,7 +110,9 @@ class Tx:
 @cache
 def _add_if_free(table: Table, dialect: str) -> Insert:
     place = sqlite.insert(table) if dialect == "sqlite" else postgresql.insert(table)
-    return place.values(tenant_id=bindparam("tenant")).on_conflict_do_nothing().execution_options(preserve_rowcount=True)
+    return (
+        place.values(tenant_id=bindparam("tenant")).on_conflict_do_nothing().execution_options(preserve_rowcount=True)
+    )
 
 
 _AUDIT = add(tables.audit)

@@ -11,7 +11,7 @@ from sqlalchemy import Row, and_, bindparam, delete, select, update
 
 from penstock import faults
 from penstock.catalog import history, leases
-from penstock.catalog.access import Database, Tx, add, mine
+from penstock.catalog.access import Database, Tx, add, in_chunks, mine
 from penstock.catalog.tables import (
     data_files,
     dataset_schemas,
@@ -29,7 +29,6 @@ from penstock.core.stats import cut, to_json
 from penstock.errors import AlreadyExists, Conflict, Unavailable, Undecided, Unsupported
 
 _TRIES = 5  # of a transaction that the database broke off before it could decide
-_CHUNK = 500  # file numbers in one statement
 _WHOLE_LINE = (64, 0)  # the bin of a file whose values are not known: every search looks there
 
 _d, _v, _f, _b = datasets.c, dataset_versions.c, data_files.c, file_bins.c
@@ -306,7 +305,7 @@ def _schema_no(tx: Tx, change: Change, base: _Totals) -> int:
 def _end(tx: Tx, change: Change, version: int) -> int:
     """End the replaced files; the answer is how many were still live."""
     ended = 0
-    for numbers in _chunks([file.number for file in change.removed]):
+    for numbers in in_chunks([file.number for file in change.removed]):
         ended += tx.run(_END, dataset=change.dataset, numbers=numbers, version=version)
         tx.run(_UNBIN, dataset=change.dataset, numbers=numbers)
     return ended
@@ -365,7 +364,3 @@ def _places(file: NewFile, schema: pa.Schema, ids: tuple[int, int] | None) -> It
 
 def _sum(files: Iterable[NewFile], what: str) -> int:
     return sum(getattr(file, what) for file in files)
-
-
-def _chunks(numbers: Sequence[int]) -> Iterable[list[int]]:
-    return (list(numbers[i : i + _CHUNK]) for i in range(0, len(numbers), _CHUNK))

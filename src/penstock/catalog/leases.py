@@ -28,7 +28,7 @@ _FENCE = (
     .where(mine(leases), _l.ended_at.is_(None), _l.heartbeat_at < bindparam("silent_since"))
     .values(ended_at=bindparam("now"))
 )
-_LIVE = select(_l.lease_id).where(mine(leases), _l.ended_at.is_(None))
+_LIVE = select(_l.lease_id).where(mine(leases), _l.ended_at.is_(None), _l.heartbeat_at >= bindparam("silent_since"))
 
 
 def begin(tx: Tx, holder: str) -> UUID:
@@ -55,5 +55,6 @@ def fence(tx: Tx, silent_since: datetime) -> int:
     return tx.run(_FENCE, silent_since=silent_since, now=tx.now)
 
 
-def live(tx: Tx) -> frozenset[UUID]:
-    return frozenset(row.lease_id for row in tx.all(_LIVE))
+def live(tx: Tx, silent_since: datetime) -> frozenset[UUID]:
+    """Leases of writers that may still commit."""
+    return frozenset(row.lease_id for row in tx.all(_LIVE, silent_since=silent_since))

@@ -72,6 +72,19 @@ def protect(connection: Connection, tables: list[str]) -> None:
             connection.execute(text(statement))
 
 
+def unprotected(db: Database) -> list[str]:
+    """PostgreSQL: tables of tenants on which row-level security is not enabled and forced."""
+    with db.raw() as connection:
+        rows = connection.execute(
+            text(
+                "SELECT c.relname FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'tenant_id' "
+                "WHERE c.relkind IN ('r', 'p') AND c.relnamespace = current_schema()::regnamespace "
+                "AND NOT (c.relrowsecurity AND c.relforcerowsecurity) ORDER BY 1"
+            )
+        )
+        return [row.relname for row in rows]
+
+
 def _revision(connection: Connection) -> str | None:
     if not inspect(connection).has_table("alembic_version"):
         return None

@@ -1,20 +1,37 @@
 """Rows from outside, as a stream of sound Arrow batches within the limits."""
 
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from penstock.core.schema import conform
 from penstock.errors import Invalid
 from penstock.service.workspace import Limits
+from penstock.storage.formats import Incoming, incoming
 
 
-def reader(source: Any) -> pa.RecordBatchReader:
-    """A stream over anything that holds Arrow data: tables, batches, readers, frames, lists of dicts."""
+class Source(Protocol):
+    """A schema, and batches that fit it. Every Arrow reader is one."""
+
+    @property
+    def schema(self) -> pa.Schema: ...
+    def __iter__(self) -> Iterator[pa.RecordBatch]: ...
+
+
+def reader(source: Any) -> Source:
+    """A stream over anything that holds rows: tables, batches, readers, frames, lists of dicts, paths of files."""
+    stream: Source = _reader(source)
+    return stream
+
+
+def _reader(source: Any) -> Any:
     match source:
-        case pa.RecordBatchReader():
+        case pa.RecordBatchReader() | Incoming():
             return source
+        case str() | Path():
+            return incoming([Path(source)])
         case pa.Table():
             return source.to_reader()
         case pa.RecordBatch():
@@ -30,7 +47,7 @@ def reader(source: Any) -> pa.RecordBatchReader:
     raise Invalid(
         "no_rows",
         f"a {type(source).__name__} holds no rows that can be read; give an Arrow table, a pandas or Polars frame, "
-        "a DuckDB relation, a dict of columns or a list of dicts",
+        "a DuckDB relation, a dict of columns, a list of dicts, or the path of a file",
     )
 
 
@@ -78,7 +95,7 @@ def _check_size(batch: pa.RecordBatch, row: int, limits: Limits) -> None:
         )
 
 
-def _from_python(source: dict[str, Any] | list[Any]) -> pa.RecordBatchReader:
+def _from_python(source: dict[str, Any] | list[Any]) -> Any:
     try:
         table = pa.table(source) if isinstance(source, dict) else pa.Table.from_pylist(source)
     except (pa.ArrowException, TypeError, ValueError, AttributeError) as cause:

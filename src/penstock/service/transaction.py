@@ -4,11 +4,10 @@ from dataclasses import replace
 from types import TracebackType
 from uuid import UUID
 
-import pyarrow as pa
-
 from penstock.core.caller import Caller
 from penstock.core.change import Change, Counts, Receipt
 from penstock.errors import Unsupported
+from penstock.service.source import Source
 from penstock.service.workspace import Workspace
 from penstock.service.write import Progress, Stage, writable
 
@@ -25,10 +24,10 @@ class Transaction:
         self._stage = Stage(ws, caller, progress)
         self._changes: dict[UUID, Change] = {}
 
-    def append(self, dataset: UUID, source: pa.RecordBatchReader) -> None:
+    def append(self, dataset: UUID, source: Source) -> None:
         self._add(self._stage.append(writable(self._ws, self._caller, dataset), source))
 
-    def overwrite(self, dataset: UUID, source: pa.RecordBatchReader, *, base: int | None = None) -> None:
+    def overwrite(self, dataset: UUID, source: Source, *, base: int | None = None) -> None:
         self._add(self._stage.overwrite(writable(self._ws, self._caller, dataset), source, base=base))
 
     def __enter__(self) -> "Transaction":

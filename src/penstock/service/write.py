@@ -14,7 +14,7 @@ from penstock.core.dataset import Snapshot
 from penstock.core.names import DatasetName
 from penstock.core.schema import canonical, check_fits
 from penstock.errors import Conflict, Invalid, Undecided, Unsupported
-from penstock.service.source import checked
+from penstock.service.source import Source, checked
 from penstock.service.workspace import Workspace
 from penstock.storage import datafiles
 
@@ -27,7 +27,7 @@ def append(
     ws: Workspace,
     caller: Caller,
     dataset: UUID,
-    source: pa.RecordBatchReader,
+    source: Source,
     *,
     key: str | None = None,
     progress: Progress | None = None,
@@ -42,7 +42,7 @@ def overwrite(
     ws: Workspace,
     caller: Caller,
     dataset: UUID,
-    source: pa.RecordBatchReader,
+    source: Source,
     *,
     base: int | None = None,
     key: str | None = None,
@@ -59,7 +59,7 @@ def create(
     caller: Caller,
     name: DatasetName,
     schema: pa.Schema,
-    source: pa.RecordBatchReader | None = None,
+    source: Source | None = None,
     *,
     row_ids: bool = True,
     read_only: bool = False,
@@ -103,7 +103,7 @@ class Stage:
         if error is not None:
             self.discard()
 
-    def append(self, target: Snapshot, source: pa.RecordBatchReader) -> Change:
+    def append(self, target: Snapshot, source: Source) -> Change:
         check_fits(source.schema, target.schema)
         added = self.write(target.location, target.schema, self._rows(source, target.schema))
         counts = Counts(inserted=sum(file.rows for file in added))
@@ -111,7 +111,7 @@ class Stage:
             target.dataset, target.version.number, "append", target.schema, added=added, counts=counts, rebase=True
         )
 
-    def overwrite(self, target: Snapshot, source: pa.RecordBatchReader, *, base: int | None = None) -> Change:
+    def overwrite(self, target: Snapshot, source: Source, *, base: int | None = None) -> Change:
         check_fits(source.schema, target.schema)
         base = target.version.number if base is None else base
         with self._ws.db.read(self._caller) as tx:
@@ -122,7 +122,7 @@ class Stage:
             target.dataset, base, "overwrite", target.schema, added=added, removed=tuple(there), counts=counts
         )
 
-    def create(self, creation: Creation, schema: pa.Schema, source: pa.RecordBatchReader | None) -> Change:
+    def create(self, creation: Creation, schema: pa.Schema, source: Source | None) -> Change:
         dataset, kept = uuid4(), canonical(schema)
         added: tuple[NewFile, ...] = ()
         if source is not None:
@@ -148,7 +148,7 @@ class Stage:
         datafiles.discard(self._ws.store, self._files)
         self._files = []
 
-    def _rows(self, source: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def _rows(self, source: Source, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         return checked(iter(source), schema, self._ws.limits)
 
     def _wrote(self, rows: int) -> None:

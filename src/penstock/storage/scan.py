@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from penstock.core.change import DataFile
 from penstock.core.names import CARRIED, ROWID
 from penstock.core.schema import conform
-from penstock.errors import Invalid, Unavailable
+from penstock.errors import Unavailable
 from penstock.storage.store import Store
 
 BATCH_ROWS = 128 << 10
@@ -102,8 +102,6 @@ def _translated() -> Iterator[None]:
             "file_missing", "a data file is gone: it was swept while it was read, or removed from the workspace by hand"
         ) from cause
     except (OSError, pa.ArrowException) as cause:
-        if "overflow" in str(cause):
-            raise Invalid("selector_overflow", "a number in the filter's arithmetic grows too large") from None
         raise Unavailable(
             "file_unreadable", "a data file cannot be read; `penstock doctor --verify` tells which"
         ) from cause

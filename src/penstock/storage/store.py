@@ -6,7 +6,7 @@ by offering the same few methods over another `pyarrow.fs` file system.
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,12 +144,29 @@ class LocalSink:
             if self._durable:
                 os.fsync(self._file.fileno())
             self._file.close()
-        return Sealed(self._size, f"sha256:{self._hash.hexdigest()}")
+        return Sealed(self._size, _told(self._hash))
 
     def discard(self) -> None:
         with suppress(OSError):  # a full disk fails again when the rest is flushed; the file goes all the same
             self._file.close()
         self._place.unlink(missing_ok=True)
+
+
+def checksum(store: Store, path: str, heard: Callable[[int], None] = lambda _: None) -> str | None:
+    """What `seal` said of a file, worked out again; None where it cannot be read."""
+    found = hashlib.sha256()
+    try:
+        with store.filesystem.open_input_stream(store.locate(path)) as stream:
+            while block := stream.read(1 << 20):
+                found.update(block)
+                heard(len(block))
+    except OSError:
+        return None
+    return _told(found)
+
+
+def _told(content: "hashlib._Hash") -> str:
+    return f"sha256:{content.hexdigest()}"
 
 
 class _translated:  # noqa: N801  (reads as a phrase: `with _translated(path)`)

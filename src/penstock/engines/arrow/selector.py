@@ -59,7 +59,7 @@ def expression(node: Node, schema: pa.Schema) -> Expression:
     """The filter that keeps the rows for which the condition (bound or not) is TRUE."""
     node = bind(node, schema)
     exact = _lower(node)
-    floats = [name for name in columns(node) if pa.types.is_floating(schema.field(name).type)]
+    floats = [name for name in sorted(columns(node)) if pa.types.is_floating(schema.field(name).type)]
     if floats:
         exact = _opaque(exact, pc.field(floats[0]))
     ends = tuple(

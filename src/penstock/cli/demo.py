@@ -1,0 +1,105 @@
+"""The main job, end to end, on one screen."""
+
+import random
+import shutil
+import tempfile
+from datetime import date, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from penstock.cli.frame import Command, Frame, aligned, shared
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROWS = 200_000
+
+
+@click.command(cls=Command)
+@click.option("--keep", type=click.Path(path_type=Path), help="Leave the workspace in this new folder.")
+@shared("penstock demo --keep demo-workspace")
+def demo(frame: Frame, keep: Path | None) -> None:  # noqa: ARG001
+    """Make datasets, a few versions of them, and read the past: in a workspace that is gone afterwards."""
+    if keep is not None and keep.exists():
+        raise click.UsageError(f"{keep} is there already; name a new folder")
+    folder = keep or Path(tempfile.mkdtemp(prefix="penstock-demo-"))
+    try:
+        _story(folder)
+    finally:
+        if keep is None:
+            shutil.rmtree(folder, ignore_errors=True)
+    if keep is not None:
+        click.echo(f"\nlook around: PENSTOCK_WORKSPACE={folder} penstock dataset list")
+
+
+def _story(folder: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.csv as pacsv
+
+    import penstock
+
+    lake = penstock.open(folder / "lake", create=True)
+    actuals = _actuals()
+    pacsv.write_csv(actuals, folder / "actuals.csv")
+
+    _step("Import a CSV file, append the late bookings, correct the schema")
+    tx = lake.create("finance.transactions", folder / "actuals.csv")
+    tx.append(actuals.slice(0, 1_000))
+    tx.alter(add={"note": "string"})
+    budget = lake.create("finance.budget", _budget())
+    click.echo(repr(tx))
+
+    _step("Write to two datasets in one commit: both or neither")
+    with lake.transaction() as both:
+        both.append(tx, {"id": [ROWS + 1], "account": ["4711"], "amount": [950.0], "note": ["moved from the budget"]})
+        both.append(budget, {"account": ["4711"], "amount": [-950.0]})
+    assert both.receipt is not None
+    click.echo(f"commit {both.receipt.commit_no}: " + ", ".join(f"{w.name} v{w.version}" for w in both.receipt.written))
+
+    _step("A writer that read an old version is told who came first; nothing is lost")
+    try:
+        tx.overwrite(pa.table({"id": [0], "account": ["0000"], "amount": [0.0]}), expect=2)
+    except penstock.Conflict as refusal:
+        click.echo(f"Conflict: {refusal}")
+
+    _step("The history of finance.transactions")
+    rows = [
+        [str(v.number), v.operation, f"{v.counts.inserted:,}", f"{v.rows:,}", str(v.files), v.author]
+        for v in tx.history()
+    ]
+    click.echo(aligned(rows, ["version", "operation", "inserted", "rows", "files", "by"]))
+
+    _step("Read the past, and only the files that matter")
+    wanted = f"id > {ROWS - 3}"
+    first, now = tx.at(version=1), tx.now()
+    click.echo(f"version 1 has {first.num_rows:,} rows, version {now.version} has {now.num_rows:,}")
+    click.echo(f"{wanted}: {len(now.files(wanted))} of {len(now.files())} files are opened")
+    found = now.to_arrow(["id", "account", "amount", "note"], wanted).to_pylist()
+    click.echo(aligned([["" if v is None else str(v) for v in row.values()] for row in found], list(found[0])))
+    lake.close()
+
+
+def _step(title: str) -> None:
+    click.echo(click.style(f"\n── {title}", bold=True))
+
+
+def _actuals() -> "pa.Table":
+    import pyarrow as pa
+
+    chance = random.Random(2026)
+    return pa.table(
+        {
+            "id": range(1, ROWS + 1),
+            "account": [str(chance.randrange(4000, 5000)) for _ in range(ROWS)],
+            "amount": [round(chance.uniform(1, 2_000), 2) for _ in range(ROWS)],
+            "posted": [date(2026, 1, 1) + timedelta(days=i * 300 // ROWS) for i in range(ROWS)],
+        }
+    )
+
+
+def _budget() -> "pa.Table":
+    import pyarrow as pa
+
+    return pa.table({"account": [str(4000 + i) for i in range(1_000)], "amount": [150_000.0] * 1_000})

@@ -1,0 +1,158 @@
+"""A condition as a tree of frozen nodes."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeAlias
+
+MAX_LENGTH = 10_000  # characters of text
+MAX_NODES = 2_000
+MAX_DEPTH = 100  # of the tree and of parentheses: what walks a tree may recurse
+MAX_STEPS = 10_000  # of evaluation, where a part that is used twice is evaluated twice
+MAX_DIGITS = 76  # the widest decimal of Arrow
+
+
+class Comparison(Enum):
+    EQ = "="
+    NE = "!="
+    LT = "<"
+    LE = "<="
+    GT = ">"
+    GE = ">="
+
+
+class Operation(Enum):
+    ADD = "+"
+    SUBTRACT = "-"
+    MULTIPLY = "*"
+    DIVIDE = "/"
+
+
+class Wild(Enum):
+    ANY = "%"  # any text, also none
+    ONE = "_"  # one character
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    name: str
+    type: Any = None  # here and below: None until bound
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    value: Any  # None, bool, int, Decimal, float, str, date or datetime
+    type: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    op: Operation
+    left: "Node"
+    right: "Node"
+    type: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """Made by `bind` only: the operand, read as a type that both sides share."""
+
+    operand: "Node"
+    type: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    op: Comparison
+    left: "Node"
+    right: "Node"
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    operand: "Node"
+    low: "Node"
+    high: "Node"
+
+
+@dataclass(frozen=True, slots=True)
+class In:
+    operand: "Node"
+    items: tuple[Literal, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Like:
+    operand: "Node"
+    pattern: tuple[str | Wild, ...]  # plain runs and wildcards, escapes resolved
+
+
+@dataclass(frozen=True, slots=True)
+class IsNull:
+    operand: "Node"
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    operand: "Node"
+
+
+@dataclass(frozen=True, slots=True)
+class And:
+    parts: tuple["Node", ...]  # flat, so that a long chain is not a deep tree
+
+
+@dataclass(frozen=True, slots=True)
+class Or:
+    parts: tuple["Node", ...]
+
+
+Node: TypeAlias = Column | Literal | Arithmetic | Cast | Compare | Between | In | Like | IsNull | Not | And | Or
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Both ends belong to it; None is an open end. Empty where low > high. NULL and NaN lie in none."""
+
+    low: Any
+    high: Any
+
+
+def columns(node: Node) -> frozenset[str]:
+    return frozenset(part.name for part, _ in walk(node) if isinstance(part, Column))
+
+
+def walk(node: Node) -> Iterator[tuple[Node, int]]:
+    """Every node with its depth, in the order of the text; without recursion, because it also judges the depth."""
+    stack = [(node, 0)]
+    while stack:
+        part, depth = stack.pop()
+        yield part, depth
+        stack += [(child, depth + 1) for child in reversed(_children(part))]
+
+
+def _children(node: Node) -> tuple[Node, ...]:
+    match node:
+        case Column() | Literal():
+            return ()
+        case And(parts) | Or(parts):
+            return parts
+        case Compare(_, left, right) | Arithmetic(_, left, right):
+            return left, right
+        case Between(operand, low, high):
+            return operand, low, high
+        case In(operand, items):
+            return operand, *items
+        case Not(operand) | IsNull(operand) | Like(operand) | Cast(operand):
+            return (operand,)
+
+
+def steps(node: Node) -> int:
+    """What it takes to evaluate: engines test a divisor for zero, and the left of IN and BETWEEN, in a copy of it."""
+    steps = [steps(child) for child in _children(node)]
+    match node:
+        case Between() | In():
+            steps.append(steps[0])
+        case Arithmetic(Operation.DIVIDE):
+            steps.append(steps[-1])
+    return 1 + sum(steps)

@@ -1,0 +1,149 @@
+"""Remove files that nothing needs: those of versions that are no longer retained, and what dead writers left behind.
+
+The most dangerous thing that Penstock does, so: every version is kept unless the caller says otherwise; the newest
+always; a version that was the newest within the grace period too, because somebody may be reading it. A file that no
+version holds goes only when its writer's lease has ended, because from then on that writer cannot commit any more.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from penstock.catalog import leases, retention
+from penstock.core.caller import Caller, Role
+from penstock.errors import Invalid
+from penstock.service.workspace import Workspace
+from penstock.storage.datafiles import lease_of
+
+GRACE = timedelta(hours=1)
+_AT_ONCE = 500  # files between two transactions
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """What is retained. Nothing said: everything. Both said: what either keeps."""
+
+    days: float | None = None
+    versions: int | None = None
+    grace: timedelta = GRACE
+
+    def __post_init__(self) -> None:
+        if self.days is not None and self.days < 0:
+            raise Invalid("bad_retention", f"{self.days} days cannot be kept; say 0 or more")
+        if self.versions is not None and self.versions < 1:
+            raise Invalid(
+                "bad_retention", f"{self.versions} versions cannot be kept; the newest always stays, so say 1 or more"
+            )
+
+
+@dataclass
+class Swept:
+    """What was removed, or would be."""
+
+    done: bool
+    versions: int = 0
+    files: int = 0
+    bytes: int = 0
+    orphans: int = 0  # among the files: those that no version ever held
+    datasets: dict[str, int] = field(default_factory=dict)  # name → files
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "done": self.done,
+            "versions": self.versions,
+            "files": self.files,
+            "bytes": self.bytes,
+            "orphans": self.orphans,
+            "datasets": self.datasets,
+        }
+
+
+def sweep(
+    ws: Workspace,
+    caller: Caller,
+    keep: Keep,
+    *,
+    really: bool = False,
+    progress: Callable[[int], None] = lambda _: None,
+) -> Swept:
+    """Say what could go; `really`: remove it."""
+    caller.require(Role.ADMIN)
+    swept = Swept(done=really)
+    # Listed before any lease is judged: what is written from now on is not on this list.
+    on_disk = _strays(ws, caller)
+    silent_since = ws.db.clock() - leases.TIME_TO_LIVE
+    if really:
+        with ws.db.write(caller) as tx:
+            leases.fence(tx, silent_since)
+    with ws.db.read(caller) as tx:
+        heads = retention.heads(tx)
+        alive = leases.live(tx, silent_since)
+        listed = retention.known(tx, [path for path, _ in on_disk])
+    for head in heads:
+        _sweep_versions(ws, caller, keep, head, swept, progress)
+    for path, size in on_disk:
+        if path not in listed and lease_of(path) not in alive:
+            swept.files += 1
+            swept.bytes += size
+            swept.orphans += 1
+            if really:
+                ws.store.remove(path)
+            progress(1)
+    if really and swept.files:
+        with ws.db.write(caller) as tx:
+            tx.audit("sweep", swept.facts())
+    return swept
+
+
+def _strays(ws: Workspace, caller: Caller) -> list[tuple[str, int]]:
+    """The tenant's data files on disk. What Penstock did not name is not its business."""
+    folders = ws.store.folders(f"data/{caller.tenant}")
+    return [(path, size) for folder in folders for path, size in ws.store.files(folder) if lease_of(path)]
+
+
+def _sweep_versions(
+    ws: Workspace, caller: Caller, keep: Keep, head: retention.Head, swept: Swept, progress: Callable[[int], None]
+) -> None:
+    now = ws.db.clock()
+    with ws.db.read(caller) as tx:
+        gone = head.dropped_at is not None and keep.days is not None and head.dropped_at <= _before(now, keep)
+        horizon = (
+            None if gone else _horizon(keep, head, lambda moment: retention.newest_at(tx, head.dataset, moment), now)
+        )
+        if horizon is not None and horizon <= 1:
+            return
+        files = retention.faded(tx, head.dataset, horizon)
+    if swept.done:
+        with ws.db.write(caller) as tx:
+            swept.versions += retention.mark_swept(tx, head.dataset, horizon)
+        for start in range(0, len(files), _AT_ONCE):
+            part = files[start : start + _AT_ONCE]
+            for file in part:
+                ws.store.remove(file.path)
+            with ws.db.write(caller) as tx:
+                retention.forget(tx, head.dataset, part)
+            progress(len(part))
+    else:
+        swept.versions += head.newest if horizon is None else horizon - 1
+    if files:
+        swept.files += len(files)
+        swept.bytes += sum(file.bytes for file in files)
+        swept.datasets[head.name] = swept.datasets.get(head.name, 0) + len(files)
+
+
+def _horizon(keep: Keep, head: retention.Head, newest_at: Callable[[datetime], int], now: datetime) -> int:
+    """The oldest version that is retained."""
+    if keep.days is None and keep.versions is None:
+        return 1
+    horizon = head.newest
+    if keep.versions is not None:
+        horizon = min(horizon, head.newest - keep.versions + 1)
+    if keep.days is not None:
+        horizon = min(horizon, newest_at(now - timedelta(days=keep.days)))
+    return max(1, min(horizon, newest_at(now - keep.grace)))
+
+
+def _before(now: datetime, keep: Keep) -> datetime:
+    assert keep.days is not None
+    return now - max(timedelta(days=keep.days), keep.grace)
