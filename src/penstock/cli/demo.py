@@ -53,14 +53,14 @@ def _story(folder: Path) -> None:
 
     _step("Write to two datasets in one commit: both or neither")
     with lake.transaction() as both:
-        both.append(tx, {"id": [ROWS + 1], "account": ["4711"], "amount": [950.0], "note": ["moved from the budget"]})
-        both.append(budget, {"account": ["4711"], "amount": [-950.0]})
+        both.append(tx, {"id": [ROWS + 1], "account": ["A-4711"], "amount": [950.0], "note": ["moved from the budget"]})
+        both.append(budget, {"account": ["A-4711"], "amount": [-950.0]})
     assert both.receipt is not None
     click.echo(f"commit {both.receipt.commit_no}: " + ", ".join(f"{w.name} v{w.version}" for w in both.receipt.written))
 
     _step("A writer that read an old version is told who came first; nothing is lost")
     try:
-        tx.overwrite(pa.table({"id": [0], "account": ["0000"], "amount": [0.0]}), expect=2)
+        tx.overwrite(pa.table({"id": [0], "account": ["A-0000"], "amount": [0.0]}), expect=2)
     except penstock.Conflict as refusal:
         click.echo(f"Conflict: {refusal}")
 
@@ -92,7 +92,7 @@ def _actuals() -> "pa.Table":
     return pa.table(
         {
             "id": range(1, ROWS + 1),
-            "account": [str(chance.randrange(4000, 5000)) for _ in range(ROWS)],
+            "account": [f"A-{chance.randrange(4000, 5000)}" for _ in range(ROWS)],
             "amount": [round(chance.uniform(1, 2_000), 2) for _ in range(ROWS)],
             "posted": [date(2026, 1, 1) + timedelta(days=i * 300 // ROWS) for i in range(ROWS)],
         }
@@ -102,4 +102,4 @@ def _actuals() -> "pa.Table":
 def _budget() -> "pa.Table":
     import pyarrow as pa
 
-    return pa.table({"account": [str(4000 + i) for i in range(1_000)], "amount": [150_000.0] * 1_000})
+    return pa.table({"account": [f"A-{4000 + i}" for i in range(1_000)], "amount": [150_000.0] * 1_000})

@@ -149,10 +149,10 @@ def _children(node: Node) -> tuple[Node, ...]:
 
 def steps(node: Node) -> int:
     """What it takes to evaluate: engines test a divisor for zero, and the left of IN and BETWEEN, in a copy of it."""
-    steps = [steps(child) for child in _children(node)]
+    taken = [steps(child) for child in _children(node)]
     match node:
         case Between() | In():
-            steps.append(steps[0])
+            taken.append(taken[0])
         case Arithmetic(Operation.DIVIDE):
-            steps.append(steps[-1])
-    return 1 + sum(steps)
+            taken.append(taken[-1])
+    return 1 + sum(taken)
