@@ -8,11 +8,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from places import Place
-
 from penstock import faults
 from penstock.errors import Conflict, PenstockError
 from penstock.lake import Lake
+from places import Place
 
 
 def main() -> None:

@@ -5,16 +5,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID, uuid4
 
-import postgres
 import pyarrow as pa
 import pytest
-from places import Place
 
+import postgres
 from penstock.catalog import upgrade
 from penstock.catalog.access import Database
 from penstock.core.caller import Caller, Role
 from penstock.lake import Dataset, Lake
 from penstock.service.workspace import Workspace
+from places import Place
 
 SOAK = bool(os.environ.get("PENSTOCK_SOAK"))
 _skipped: set[str] = set()

@@ -4,10 +4,10 @@ from itertools import pairwise
 
 import pyarrow as pa
 import pytest
-from places import Place
 
 from penstock.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound, Unsupported
 from penstock.lake import Dataset, Lake
+from places import Place
 
 
 def ids(ds: Dataset, version: int | None = None) -> list[int]:

@@ -35,7 +35,6 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
 
-from penstock import faults
 from penstock.catalog import tables
 from penstock.core.caller import Caller
 from penstock.errors import Conflict, Invalid, Unavailable, Undecided
@@ -132,15 +131,19 @@ class Database:
             yield Tx(connection, caller, self.clock())
 
     @contextmanager
-    def write(self, caller: Caller) -> Iterator[Tx]:
-        """Statements that happen together or not at all. Raises `Undecided` where the database did not say which."""
+    def write(self, caller: Caller, at: Callable[[str], None] = lambda _: None) -> Iterator[Tx]:
+        """Statements that happen together or not at all. Raises `Undecided` where the database did not say which.
+
+        `at` hears when all that is left is COMMIT ("commit.ready"), and when it was carried out ("commit.sent").
+        """
         with self._begin(caller, write=True) as connection:
             yield Tx(connection, caller, self.clock())
-            faults.at("commit.ready")
+            at("commit.ready")
             try:
                 connection.commit()
-                faults.at("commit.sent")
+                at("commit.sent")
             except (DBAPIError, OSError) as cause:
+                connection.invalidate()  # who knows what state it is in; closing it lets the database decide
                 raise Undecided("commit_unanswered", f"the database did not answer COMMIT: {_said(cause)}") from None
 
     @contextmanager

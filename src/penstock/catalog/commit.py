@@ -90,7 +90,7 @@ def commit(db: Database, caller: Caller, changes: Sequence[Change], *, lease: UU
     request = fingerprint(changes)
     for tries_left in reversed(range(_TRIES)):
         try:
-            with db.write(caller) as tx:
+            with db.write(caller, faults.at) as tx:
                 receipt = _apply(tx, changes, lease, key, request)
             break
         except _Replay as replay:

@@ -37,9 +37,7 @@ class Transaction:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with self._stage:
-            if error is not None:
-                self._stage.discard()
-            elif self._changes:
+            if error is None and self._changes:
                 self.receipt = self._stage.commit(list(self._changes.values()), self._key)
 
     def _add(self, change: Change) -> None:

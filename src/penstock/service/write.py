@@ -13,7 +13,7 @@ from penstock.core.change import Change, Counts, Creation, NewFile, Receipt
 from penstock.core.dataset import Snapshot
 from penstock.core.names import DatasetName
 from penstock.core.schema import canonical, check_fits
-from penstock.errors import Conflict, Invalid, Undecided, Unsupported
+from penstock.errors import Conflict, Invalid, PenstockError, Undecided, Unsupported
 from penstock.service.source import Source, checked
 from penstock.service.workspace import Workspace
 from penstock.storage import datafiles
@@ -84,7 +84,7 @@ def writable(ws: Workspace, caller: Caller, dataset: UUID) -> Snapshot:
 
 
 class Stage:
-    """Files written for one commit. They are kept when it happened, or when nobody knows; removed when it was refused."""
+    """Files written for one commit. Removed at the end unless it happened, or nobody knows whether it did."""
 
     def __init__(self, ws: Workspace, caller: Caller, progress: Progress | None = None) -> None:
         self._ws, self._caller, self._progress = ws, caller, progress
@@ -96,12 +96,9 @@ class Stage:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, Undecided):
-            return
         if isinstance(error, Conflict):
             self._ws.writers.forget(self._caller, error)
-        if error is not None:
-            self.discard()
+        self.discard()
 
     def append(self, target: Snapshot, source: Source) -> Change:
         check_fits(source.schema, target.schema)
@@ -139,12 +136,21 @@ class Stage:
         return added
 
     def commit(self, changes: list[Change], key: str | None = None) -> Receipt:
-        receipt = commits.commit(self._ws.db, self._caller, changes, lease=self._lease, key=checked_key(key))
+        request = checked_key(key)
+        mine, self._files = self._files, []  # from here on only a plain refusal makes them ours to remove again
+        try:
+            receipt = commits.commit(self._ws.db, self._caller, changes, lease=self._lease, key=request)
+        except Undecided:
+            raise
+        except PenstockError:
+            self._files = mine
+            raise
         if receipt.replayed:  # the first request brought its own files
-            self.discard()
+            self._files = mine
         return receipt
 
     def discard(self) -> None:
+        """Remove what was written and not committed."""
         datafiles.discard(self._ws.store, self._files)
         self._files = []
 

@@ -1,0 +1,87 @@
+"""Parts that fail at the N-th use, as disks and databases do."""
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import event
+from sqlalchemy.exc import OperationalError
+
+from penstock.catalog.access import Database
+from penstock.errors import Unavailable
+from penstock.storage.store import LocalSink, LocalStore, Sealed
+
+
+class Countdown:
+    """Fails once, at the N-th step."""
+
+    def __init__(self, n: int) -> None:
+        self.left = n
+        self.fired = False
+
+    def step(self) -> bool:
+        self.left -= 1
+        if self.left == 0:
+            self.fired = True
+        return self.left == 0
+
+
+class FailingStore(LocalStore):
+    """A disk that is full at the N-th file operation: create, write, seal, sync, remove."""
+
+    def __init__(self, root: Path, countdown: Countdown) -> None:
+        super().__init__(root, durable=False)
+        self._countdown = countdown
+
+    def create(self, path: str) -> "FailingSink":
+        self._use("create")
+        sink = super().create(path)
+        return FailingSink(sink._place, sink._file, self._countdown)
+
+    def sync(self, folder: str) -> None:
+        self._use("sync")
+        super().sync(folder)
+
+    def remove(self, path: str) -> None:
+        self._use("remove")
+        super().remove(path)
+
+    def _use(self, what: str) -> None:
+        if self._countdown.step():
+            raise Unavailable("storage_failed", f"injected: {what}")
+
+
+class FailingSink(LocalSink):
+    def __init__(self, place: Path, file: Any, countdown: Countdown) -> None:
+        super().__init__(place, file, durable=False)
+        self._countdown = countdown
+
+    def write(self, data: bytes) -> int:
+        if self._countdown.step():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write(data)
+
+    def seal(self) -> Sealed:
+        if self._countdown.step():
+            raise Unavailable("storage_failed", "injected: seal")
+        return super().seal()
+
+
+@contextmanager
+def failing_sql(db: Database, countdown: Countdown) -> Iterator[None]:
+    """A database that breaks off at the N-th statement or COMMIT."""
+
+    def break_off(*_: Any, **__: Any) -> None:
+        if countdown.step():
+            raise OperationalError("injected", {}, Exception("the connection was lost"))
+
+    names = ("before_cursor_execute", "commit")
+    for name in names:
+        event.listen(db.engine, name, break_off)
+    try:
+        yield
+    finally:
+        for name in names:
+            event.remove(db.engine, name, break_off)
