@@ -21,7 +21,7 @@ from penstock.catalog.tables import (
     receipts,
     tenants,
 )
-from penstock.core.bins import bin_of
+from penstock.core.bins import EVERYWHERE, place
 from penstock.core.caller import Caller
 from penstock.core.change import Change, Creation, NewFile, Receipt, Written, fingerprint
 from penstock.core.schema import to_fields
@@ -29,7 +29,6 @@ from penstock.core.stats import cut, to_json
 from penstock.errors import AlreadyExists, Conflict, Unavailable, Undecided, Unsupported
 
 _TRIES = 5  # of a transaction that the database broke off before it could decide
-_WHOLE_LINE = (64, 0)  # the bin of a file whose values are not known: every search looks there
 
 _d, _v, _f, _b = datasets.c, dataset_versions.c, data_files.c, file_bins.c
 
@@ -341,25 +340,25 @@ def _add_files(tx: Tx, change: Change, version: int, *, row_ids: bool) -> None:
             }
         )
         bins += [
-            {"dataset_id": change.dataset, "column_no": column, "bin_size": size, "bin": which, "file_no": number}
-            for column, (size, which) in _places(file, change.schema, ids)
+            {"dataset_id": change.dataset, "column_no": column, "place": where, "file_no": number}
+            for column, where in _places(file, change.schema, ids)
         ]
     tx.each(_ADD_FILE, listed)
     tx.each(_ADD_BIN, bins)
 
 
-def _places(file: NewFile, schema: pa.Schema, ids: tuple[int, int] | None) -> Iterator[tuple[int, tuple[int, int]]]:
-    """Where the index of ranges keeps a file: a bin for each column that can be searched, and for the row ids."""
+def _places(file: NewFile, schema: pa.Schema, ids: tuple[int, int] | None) -> Iterator[tuple[int, int]]:
+    """Where the index of ranges keeps a file: one place for each column that can be searched, and for the row ids."""
     for column, name in enumerate(schema.names[: history.INDEXED_COLUMNS]):
         stats = file.stats.get(name)
         if stats is None or stats.nulls == file.rows:
             continue
         if stats.low is None or stats.high is None:
-            yield column, _WHOLE_LINE
+            yield column, EVERYWHERE
         else:
-            yield column, bin_of(stats.low, stats.high)
+            yield column, place(stats.low, stats.high)
     if ids:
-        yield history.ROW_IDS, bin_of(*ids)
+        yield history.ROW_IDS, place(*ids)
 
 
 def _sum(files: Iterable[NewFile], what: str) -> int:

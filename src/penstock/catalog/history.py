@@ -6,11 +6,11 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Row, Select, and_, bindparam, func, or_, select
+from sqlalchemy import Row, and_, bindparam, func, select
 
-from penstock.catalog.access import Tx, mine
+from penstock.catalog.access import Tx, in_chunks, mine
 from penstock.catalog.tables import data_files, dataset_schemas, dataset_versions, datasets, file_bins, tenants
-from penstock.core.bins import stretches
+from penstock.core.bins import search
 from penstock.core.change import Counts, DataFile
 from penstock.core.dataset import Snapshot, Version
 from penstock.core.names import DatasetName
@@ -55,6 +55,21 @@ _VERSIONS = (
     .order_by(_NEWEST_FIRST)
     .limit(bindparam("limit"))
 )
+
+# Files with statistics (True) or without (False): they are most of what a plan would have to read.
+_wanted = {stats: select(*(c for c in _f if stats or c is not _f.stats)) for stats in (False, True)}
+_own = (mine(data_files), _f.dataset_id == bindparam("dataset"))
+_LIVE = {stats: base.where(*_own, _f.end_version.is_(None)) for stats, base in _wanted.items()}
+_ENDED = {stats: base.where(*_own, _f.end_version > bindparam("version")) for stats, base in _wanted.items()}
+_THESE = {
+    stats: base.where(*_own, _f.file_no.in_(bindparam("numbers", expanding=True))) for stats, base in _wanted.items()
+}
+_places = select(_b.file_no).where(
+    mine(file_bins), _b.dataset_id == bindparam("dataset"), _b.column_no == bindparam("column")
+)
+_BETWEEN = _places.where(_b.place.between(bindparam("first"), bindparam("last")))
+_AROUND = _places.where(_b.place.in_(bindparam("places", expanding=True)))
+
 _COMMIT_NO = select(tenants.c.commit_no).where(mine(tenants))
 
 
@@ -123,36 +138,32 @@ def versions(tx: Tx, dataset: UUID, *, limit: int, before: int | None = None) ->
     return [_version(row) for row in rows]
 
 
-def files(tx: Tx, snapshot: Snapshot, bounds: Bounds | None = None, *, stats: bool = False) -> list[DataFile]:
+def files(tx: Tx, snapshot: Snapshot, bounds: Bounds | None = None) -> list[DataFile]:
     """The files of a version, in the order they were written; with bounds, only those that may hold such rows."""
     bounds = bounds or {}
-    stats = stats or bool(bounds)
-    wanted = [c for c in data_files.c if stats or c is not _f.stats]
-    own = (mine(data_files), _f.dataset_id == bindparam("dataset"), _f.begin_version <= bindparam("version"))
-    live = select(*wanted).where(*own, _f.end_version.is_(None))
-    ended = select(*wanted).where(*own, _f.end_version > bindparam("version"))
-    if (places := _places(snapshot, bounds)) is not None:
-        live = live.where(_f.file_no.in_(places))
-    at = {"dataset": snapshot.dataset, "version": snapshot.version.number}
-    rows = sorted([*tx.all(live, **at), *tx.all(ended, **at)], key=lambda row: row.file_no)
-    found = (_file(row, snapshot, stats=stats) for row in rows)
-    return [file for file in found if _may_hold(file, bounds)]
+    stats, version, at = bool(bounds), snapshot.version.number, {"dataset": snapshot.dataset}
+    numbers = _found(tx, snapshot, bounds)
+    if numbers is None:
+        rows = list(tx.all(_LIVE[stats], **at))
+    else:
+        rows = [row for part in in_chunks(numbers) for row in tx.all(_THESE[stats], numbers=part, **at)]
+    rows += tx.all(_ENDED[stats], version=version, **at)
+    files = (_file(row, snapshot, stats=stats) for row in sorted(rows, key=lambda row: row.file_no))
+    return [file for file in files if file.begin <= version and _may_hold(file, bounds)]
 
 
-def _places(snapshot: Snapshot, bounds: Bounds) -> Select[Any] | None:
-    """Numbers of the live files that the index finds for the most selective bound that it knows."""
+def _found(tx: Tx, snapshot: Snapshot, bounds: Bounds) -> list[int] | None:
+    """Live files that the index finds for the most selective bound that it knows; None if it knows none."""
     indexed = [name for name in snapshot.schema.names[:INDEXED_COLUMNS] if name in bounds]
     indexed = [name for name in indexed if has_stats(snapshot.schema.field(name).type)]
     if not indexed:
         return None
     column = min(indexed, key=lambda name: _width(*bounds[name]))
-    low, high = bounds[column]
-    return select(_b.file_no).where(
-        mine(file_bins),
-        _b.dataset_id == bindparam("dataset"),
-        _b.column_no == snapshot.schema.get_field_index(column),
-        or_(False, *(and_(_b.bin_size == s.size, _b.bin.between(s.first, s.last)) for s in stretches(low, high))),
-    )
+    where = search(*bounds[column])
+    at = {"dataset": snapshot.dataset, "column": snapshot.schema.get_field_index(column)}
+    between = tx.all(_BETWEEN, first=where.first, last=where.last, **at)
+    around = tx.all(_AROUND, places=where.around, **at)
+    return sorted({row.file_no for row in (*between, *around)})
 
 
 def _width(low: Plain | None, high: Plain | None) -> int:

@@ -156,10 +156,9 @@ file_bins = Table(
     _tenant(),
     Column("dataset_id", Uuid, nullable=False),
     Column("column_no", SmallInteger, nullable=False),  # the column's place in the schema; −1: the row ids
-    Column("bin_size", SmallInteger, nullable=False),
-    Column("bin", BigInteger, nullable=False),
+    Column("place", BigInteger, nullable=False),
     Column("file_no", BigInteger, nullable=False),
-    PrimaryKeyConstraint("tenant_id", "dataset_id", "column_no", "bin_size", "bin", "file_no"),
+    PrimaryKeyConstraint("tenant_id", "dataset_id", "column_no", "place", "file_no"),
     Index("ix_file_bins_file", "tenant_id", "dataset_id", "file_no"),
     sqlite_with_rowid=False,
 )

@@ -1,9 +1,10 @@
-"""Find the ranges that meet a range, with an ordinary index: every range lies in one bin.
+"""Find the ranges that meet a range, with an ordinary index: every range has one place on a line.
 
-Values are mapped to 64-bit keys that keep their order. A bin is all keys that share their leading
-bits; a range goes into the smallest bin that holds both its ends. Bins come in 16 sizes, so a search
-looks at 16 stretches of the index, however many ranges there are. What it finds may still miss (keys
-are rounded outwards, and a bin is wider than its range); nothing that meets is ever left out.
+Values are mapped to 64-bit keys that keep their order. A bin is all keys that share their leading bits, and its place
+is its middle. A range gets the place of the smallest bin that holds both its ends. A range that meets what is searched
+for then lies at a place between the searched ends, or in a bin that holds one of them: one stretch of the index and
+two places for each of the 16 sizes of bins, however many ranges there are. What is found may still miss (keys are
+rounded outwards, and a bin is wider than its range); nothing that meets is ever left out.
 """
 
 import math
@@ -12,30 +13,38 @@ from dataclasses import dataclass
 
 from penstock.core.stats import Plain
 
-_SIZES = range(4, 65, 4)  # the bits that a bin leaves open
+_SIZES = range(4, 65, 4)  # the bits that a bin leaves open; the last bin holds every key
 _LAST = 2**64 - 1
+_SIGN = 2**63  # databases count from −2⁶³
+
+EVERYWHERE = 0  # the place of a range that is not known: every search looks there
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """Bins of one size, from `first` to `last`."""
+class Search:
+    """Where to look: the places from `first` to `last`, and those `around` them."""
 
-    size: int
     first: int
     last: int
+    around: tuple[int, ...]
 
 
-def bin_of(low: Plain, high: Plain) -> tuple[int, int]:
-    """The size and number of the bin that a range lies in."""
+def place(low: Plain, high: Plain) -> int:
     first, last = _key(low, up=False), _key(high, up=True)
-    return next((size, first >> size) for size in _SIZES if first >> size == last >> size)
+    return next(_middle(first, size) for size in _SIZES if first >> size == last >> size)
 
 
-def stretches(low: Plain | None, high: Plain | None) -> list[Stretch]:
-    """Where the ranges that meet `low … high` (None: without end) can lie."""
+def search(low: Plain | None, high: Plain | None) -> Search:
+    """Where the ranges that meet `low … high` (None: without end) have their places."""
     first = 0 if low is None else _key(low, up=False)
     last = _LAST if high is None else _key(high, up=True)
-    return [Stretch(size, first >> size, last >> size) for size in _SIZES] if first <= last else []
+    around = {_middle(end, size) for end in (first, last) for size in _SIZES}
+    return Search(first - _SIGN, last - _SIGN, tuple(sorted(around)))
+
+
+def _middle(key: int, size: int) -> int:
+    """The place of the bin that holds the key: its lowest bit tells the size, so no two bins share a place."""
+    return (key >> size << size | 1 << size - 1) - _SIGN
 
 
 def _key(value: Plain, *, up: bool) -> int:

@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
 
 from penstock.core.schema import conform
 from penstock.errors import Invalid
 from penstock.service.workspace import Limits
-from penstock.storage.formats import Incoming, incoming
+from penstock.storage.formats import Incoming, cut, incoming
 
 
 class Source(Protocol):
@@ -33,13 +35,14 @@ def _reader(source: Any) -> Any:
         case str() | Path():
             return incoming([Path(source)])
         case pa.Table():
-            return source.to_reader()
+            return Incoming(source.schema, cut(source.to_batches()))
         case pa.RecordBatch():
-            return pa.RecordBatchReader.from_batches(source.schema, [source])
+            return Incoming(source.schema, cut([source]))
         case dict() | list():
-            return _from_python(source)
+            return _reader(_from_python(source))
     if hasattr(source, "__arrow_c_stream__"):
-        return pa.RecordBatchReader.from_stream(source)
+        stream = pa.RecordBatchReader.from_stream(source)
+        return Incoming(stream.schema, cut(stream))
     if hasattr(source, "to_reader"):
         return source.to_reader()
     if hasattr(source, "scanner"):
@@ -61,18 +64,56 @@ def checked(batches: Iterator[pa.RecordBatch], schema: pa.Schema, limits: Limits
         except (pa.ArrowInvalid, pa.ArrowIndexError) as cause:
             raise Invalid("broken_batch", f"the rows from {row:,} on are broken: {str(cause)[:200]}", row=row) from None
         _check_size(batch, row, limits)
-        total += batch.nbytes
-        if total > limits.write_bytes:
-            raise Invalid(
-                "write_too_large", f"one write may bring {limits.write_bytes:,} bytes of rows; split it", row=row
-            )
-        try:
-            yield conform(batch, schema)
-        except Invalid as refusal:
-            raise Invalid(
-                refusal.reason, f"rows {row:,} to {row + batch.num_rows - 1:,}: {refusal.message}", **refusal.context
-            ) from None
-        row += batch.num_rows
+        for piece in _pieces(batch, row, limits):
+            try:
+                fitting = conform(piece, schema)
+            except Invalid as refusal:
+                raise Invalid(
+                    refusal.reason,
+                    f"rows {row:,} to {row + piece.num_rows - 1:,}: {refusal.message}",
+                    **refusal.context,
+                ) from None
+            total += fitting.nbytes
+            if total > limits.write_bytes:
+                raise Invalid(
+                    "write_too_large", f"one write may bring {limits.write_bytes:,} bytes of rows; split it", row=row
+                )
+            yield fitting
+            row += piece.num_rows
+
+
+def _pieces(batch: pa.RecordBatch, row: int, limits: Limits) -> Iterator[pa.RecordBatch]:
+    """The batch in parts that stay small when every row has values of its own, instead of sharing them."""
+    width = sum(map(_shared_bytes, batch.columns))
+    if width > limits.row_bytes:
+        raise _row_too_large(row, limits)
+    rows = min(_PIECE_ROWS, max(1, _PIECE_BYTES // max(width, 1)))
+    yield from (batch.slice(at, rows) for at in range(0, batch.num_rows, rows))
+
+
+def _shared_bytes(column: pa.Array) -> int:
+    """The size of the largest value that rows of the column may have in common; 0 where each brings its own."""
+    kind = column.type
+    if not len(column):
+        return 0
+    if pt.is_dictionary(kind):
+        return _value_bytes(column.dictionary)
+    if pt.is_string_view(kind) or pt.is_binary_view(kind):
+        return _value_bytes(column)
+    if pt.is_list_view(kind) or pt.is_large_list_view(kind):
+        longest = pc.max(pc.list_value_length(column)).as_py() or 0
+        return int(longest) * max(_value_bytes(column.values), 1)
+    if pt.is_struct(kind):
+        return sum(map(_shared_bytes, column.flatten()))
+    return _shared_bytes(column.values) if pt.is_nested(kind) and hasattr(column, "values") else 0
+
+
+def _value_bytes(values: pa.Array) -> int:
+    """At least the size of the largest value."""
+    kind = values.type
+    if any(test(kind) for test in _TEXTS):
+        return pc.max(pc.binary_length(values)).as_py() or 0
+    return _shared_bytes(values) or int(values.nbytes)
 
 
 def _next(batches: Iterator[pa.RecordBatch], row: int) -> pa.RecordBatch | None:
@@ -85,14 +126,16 @@ def _next(batches: Iterator[pa.RecordBatch], row: int) -> pa.RecordBatch | None:
 
 
 def _check_size(batch: pa.RecordBatch, row: int, limits: Limits) -> None:
-    if batch.nbytes > limits.batch_bytes:
+    if max(batch.nbytes, batch.num_rows) > limits.batch_bytes:  # rows of nothing but NULL may take no bytes
         raise Invalid(
             "batch_too_large", f"the batch at row {row:,} holds more than {limits.batch_bytes:,} bytes", row=row
         )
     if batch.nbytes > limits.row_bytes * max(batch.num_rows, 1):
-        raise Invalid(
-            "row_too_large", f"the rows from {row:,} on hold more than {limits.row_bytes:,} bytes each", row=row
-        )
+        raise _row_too_large(row, limits)
+
+
+def _row_too_large(row: int, limits: Limits) -> Invalid:
+    return Invalid("row_too_large", f"the rows from {row:,} on hold more than {limits.row_bytes:,} bytes each", row=row)
 
 
 def _from_python(source: dict[str, Any] | list[Any]) -> Any:

@@ -4,8 +4,10 @@ import base64
 import json
 import math
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import IO, Any
 from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.json as pajson
 import pyarrow.parquet as pq
@@ -20,6 +23,7 @@ import pyarrow.types as pt
 
 from penstock.core.schema import check_fits
 from penstock.errors import AlreadyExists, Invalid, NotFound, PenstockError, Unavailable
+from penstock.storage import ipc
 
 Types = Mapping[str, pa.DataType]
 
@@ -28,32 +32,41 @@ _ENDINGS = {
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".arrow": "arrow", ".ipc": "arrow", ".feather": "arrow", ".arrows": "arrow",
 }  # fmt: skip
 _PACKED = (".gz", ".zst", ".bz2")
-_BLOCK = 4 << 20  # bytes of text that are read, and whose types are guessed, at once
-_FIRST_ROWS = 1_024  # rows of a Parquet file that are unpacked before it is known how wide they are
-_MOST_ROWS = 64 << 10
+_TYPED = ("csv", "jsonl")  # formats that leave the types to the reader
+_BLOCK = 4 << 20  # bytes of text that are read, and whose types are guessed, at once; no row may be longer
+_MOST_ROWS = 4_096  # of a Parquet file at once
 _BATCH_BYTES = 32 << 20
+_MESSAGE_BYTES = 1 << 30  # that one part of a compressed Arrow file may unpack to
 
 
 def format_of(path: Path) -> str:
     """What a file's name says of its format."""
-    endings = [e for e in (s.lower() for s in path.suffixes) if e not in _PACKED]
-    if path.is_dir():
-        return "parquet"
-    if endings and endings[-1] in _ENDINGS:
-        return _ENDINGS[endings[-1]]
+    ending = _ending(path)
+    if ending in _ENDINGS:
+        return _ENDINGS[ending]
     raise Invalid(
         "unknown_format",
         f"{path.name}: the format cannot be told from the name; say it with --format ({', '.join(READERS)})",
     )
 
 
-def incoming(paths: Sequence[Path], *, format: str | None = None, types: Types | None = None) -> "Incoming":
-    """The rows of one or more files, one after the other, in bounded memory. The first file sets the schema."""
-    files = [file for path in paths for file in _files(path)]
+def incoming(
+    paths: Sequence[Path], *, format: str | None = None, types: Types | None = None, nulls: Sequence[str] = ()
+) -> "Incoming":
+    """The rows of one or more files, one after the other, in bounded memory. The first file sets the schema.
+
+    `types`: of columns whose type a text file leaves open. `nulls`: what means NULL in CSV, besides an empty field.
+    """
+    files = [file for path in paths for file in _files(path, format)]
 
     def opened(file: Path) -> Opened:
+        kind = format or format_of(file)
+        if types and kind not in _TYPED:
+            raise Invalid("types_not_wanted", f"{file.name}: a {kind} file tells the types of its columns itself")
         with _read(file):
-            return READERS[format or format_of(file)](file, types or {})
+            schema, batches = READERS[kind](file, Hints(types or {}, nulls))
+            str(schema)  # a name that is not UTF-8 fails here
+            return schema, batches
 
     schema, first = opened(files[0])
 
@@ -77,47 +90,83 @@ class Incoming:
         return self._batches
 
 
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """What the one who sends a text file knows about it."""
+
+    types: Types
+    nulls: Sequence[str]
+
+
 Opened = tuple[pa.Schema, Iterator[pa.RecordBatch]]
 
 
-def _parquet(path: Path, _types: Types) -> Opened:
+def _parquet(path: Path, _hints: Hints) -> Opened:
     parquet = pq.ParquetFile(path)
-    return parquet.schema_arrow, _parquet_rows(parquet)
+    return parquet.schema_arrow, _parquet_rows(path, parquet)
 
 
-def _parquet_rows(parquet: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
-    """A small file may unpack to a huge one, whatever its footer says: look at a few rows, then take as many as fit."""
+def _parquet_rows(path: Path, parquet: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
+    """A small file may unpack to a huge one: a few rows at once, and fewer where they are wide."""
     with parquet:
-        rows = _FIRST_ROWS
+        texts = [
+            c.path for c in map(parquet.schema.column, range(len(parquet.schema))) if c.physical_type == "BYTE_ARRAY"
+        ]
         for group in range(parquet.num_row_groups):
-            for batch in parquet.iter_batches(rows, row_groups=[group]):
-                yield batch
-                width = math.ceil(batch.nbytes / max(batch.num_rows, 1)) or 1
-                fitting = max(1, min(_MOST_ROWS, _BATCH_BYTES // width))
-            rows = fitting if parquet.metadata.row_group(group).num_rows else rows
+            said = parquet.metadata.row_group(group)
+            width = said.total_byte_size // max(said.num_rows, 1) + _longest_texts(path, texts, group)
+            yield from parquet.iter_batches(max(1, min(_MOST_ROWS, _BATCH_BYTES // max(width, 1))), row_groups=[group])
 
 
-def _csv(path: Path, types: Types) -> Opened:
-    def opened(known: Types) -> pacsv.CSVStreamingReader:
+def _longest_texts(path: Path, texts: list[str], group: int) -> int:
+    """The length of the longest texts that the dictionaries hold: each may be meant by any number of rows."""
+    if not texts:
+        return 0
+    with pq.ParquetFile(path, read_dictionary=texts) as parquet:
+        first = next(parquet.iter_batches(1, row_groups=[group], columns=texts), None)
+        return sum(map(_longest, first.columns)) if first else 0
+
+
+def _longest(column: pa.Array) -> int:
+    if pt.is_dictionary(column.type):
+        return pc.max(pc.binary_length(column.dictionary)).as_py() or 0
+    if pt.is_struct(column.type):
+        return sum(map(_longest, column.flatten()))
+    return _longest(column.values) if pt.is_nested(column.type) else 0
+
+
+def _csv(path: Path, hints: Hints) -> Opened:
+    def opened(known: Types, *, blank_is_row: bool = False) -> pacsv.CSVStreamingReader:
         return pacsv.open_csv(
             _unpacked(path),
             read_options=pacsv.ReadOptions(block_size=_BLOCK),
             parse_options=pacsv.ParseOptions(
-                delimiter="\t" if ".tsv" in path.suffixes else ",", newlines_in_values=True
+                delimiter="\t" if _ending(path) == ".tsv" else ",",
+                newlines_in_values=True,
+                ignore_empty_lines=not blank_is_row,
             ),
             convert_options=pacsv.ConvertOptions(
-                column_types=dict(known), strings_can_be_null=True, quoted_strings_can_be_null=False
+                column_types=dict(known),
+                null_values=["", *hints.nulls],  # no more: NA is a country, and Null a name
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
             ),
         )
 
-    reader = opened(types)
-    blank = {f.name: pa.string() for f in reader.schema if pt.is_null(f.type)}
-    reader = opened({**blank, **types}) if blank else reader
+    reader = opened(hints.types)
+    if unknown := sorted(set(hints.types) - set(reader.schema.names)):
+        raise Invalid("no_such_column", f"{path.name} has no column {unknown[0]!r}, which --type names")
+    for field in reader.schema:
+        if pt.is_binary(field.type) and field.name not in hints.types:
+            raise Invalid("broken_file", f"{path.name} cannot be read: column {field.name!r} is not UTF-8 text")
+    known = {**_vague(reader.schema), **hints.types}
+    alone = len(reader.schema) == 1  # then a blank line is a row: NULL
+    reader = opened(known, blank_is_row=alone) if alone or known != hints.types else reader
     return reader.schema, iter(reader)
 
 
-def _jsonl(path: Path, types: Types) -> Opened:
-    def opened(known: Types) -> pajson.JSONStreamingReader:
+def _jsonl(path: Path, hints: Hints) -> Opened:
+    def opened(known: Types) -> Any:
         return pajson.open_json(
             _unpacked(path),
             read_options=pajson.ReadOptions(block_size=_BLOCK),
@@ -126,22 +175,28 @@ def _jsonl(path: Path, types: Types) -> Opened:
             ),
         )
 
-    reader = opened(types)
-    blank = {f.name: pa.string() for f in reader.schema if pt.is_null(f.type)}
-    reader = opened({**blank, **types}) if blank else reader
+    reader = opened(hints.types)
+    known = {**_vague(reader.schema), **hints.types}
+    reader = opened(known) if known != hints.types else reader
     return reader.schema, iter(reader)
 
 
-def _arrow(path: Path, _types: Types) -> Opened:
-    try:
-        file = pa.ipc.open_file(pa.memory_map(str(path)))
-        return file.schema, (file.get_batch(i) for i in range(file.num_record_batches))
-    except pa.ArrowInvalid:
+def _vague(schema: pa.Schema) -> Types:
+    """Columns of text files whose values show no type that could be kept: text, then."""
+    return {f.name: pa.string() for f in schema if pt.is_null(f.type) or pt.is_time(f.type)}
+
+
+def _arrow(path: Path, _hints: Hints) -> Opened:
+    if max(ipc.unpacked_sizes(path), default=0) > _MESSAGE_BYTES:
+        raise Invalid("batch_too_large", f"{path.name}: a batch unpacks to more than {_MESSAGE_BYTES:,} bytes")
+    if not ipc.is_file(path):
         stream = pa.ipc.open_stream(pa.memory_map(str(path)))
-        return stream.schema, iter(stream)
+        return stream.schema, cut(stream)
+    file = pa.ipc.open_file(pa.memory_map(str(path)))
+    return file.schema, cut(map(file.get_batch, range(file.num_record_batches)))
 
 
-READERS: dict[str, Callable[[Path, Types], Opened]] = {
+READERS: dict[str, Callable[[Path, Hints], Opened]] = {
     "parquet": _parquet,
     "csv": _csv,
     "jsonl": _jsonl,
@@ -152,9 +207,12 @@ READERS: dict[str, Callable[[Path, Types], Opened]] = {
 def outgoing(reader: pa.RecordBatchReader, path: Path, *, format: str | None = None, replace: bool = False) -> int:
     """Write the rows to a file that appears under its name only when it is complete. The answer is the rows."""
     write = WRITERS[format or format_of(path)]
+    if path.exists() and not path.is_file():
+        raise Invalid("not_a_file", f"{path} is no file that could be replaced; name a new one", path=str(path))
     if path.exists() and not replace:
         raise AlreadyExists("file_exists", f"{path} is there already; --force replaces it", path=str(path))
-    draft = path.with_name(f".{path.name}.{uuid4().hex}.part")
+    path = Path(os.path.realpath(path))  # a link stays, and leads to the new content
+    draft = path.parent / f".{uuid4().hex}.part"
     try:
         with draft.open("xb") as sink:
             rows = write(reader, sink)
@@ -230,24 +288,68 @@ def plain_json(value: Any) -> Any:
     return value
 
 
-def _files(path: Path) -> list[Path]:
-    if not path.exists():
-        raise NotFound("no_such_file", f"there is no file {path}", path=str(path))
-    if not path.is_dir():
+def _files(path: Path, format: str | None) -> list[Path]:
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        raise NotFound("no_such_file", f"there is no file {path}", path=str(path)) from None
+    except (OSError, ValueError) as cause:
+        said = getattr(cause, "strerror", None) or cause
+        raise Invalid("broken_file", f"{path} cannot be opened: {said}", path=str(path)) from None
+    if stat.S_ISREG(mode):
         return [path]
-    found = sorted(p for p in path.rglob("*.parquet") if not any(s[0] in "._" for s in p.relative_to(path).parts))
+    if not stat.S_ISDIR(mode):  # a pipe or a device could keep us waiting for ever
+        raise Invalid(
+            "not_a_file", f"{path} is neither a file nor a folder; save what it gives to a file", path=str(path)
+        )
+    if format not in (None, "parquet"):
+        raise Invalid(
+            "not_a_file", f"{path} is a folder; only Parquet is read from folders: name the files", path=str(path)
+        )
+    within = [(p, p.relative_to(path).parts) for p in sorted(path.rglob("*"))]
+    found = [
+        (p, parts)
+        for p, parts in within
+        if _ENDINGS.get(_ending(p)) == "parquet" and p.is_file() and not any(part[0] in "._" for part in parts)
+    ]
     if not found:
         raise NotFound("no_such_file", f"there are no Parquet files in {path}", path=str(path))
-    return found
+    if partition := next((part for _, parts in found for part in parts[:-1] if "=" in part), None):
+        raise Invalid(
+            "partitioned_folder",
+            f"{path} keeps a column in the names of its folders ({partition}), which is not read; "
+            "write it without partitions first",
+            path=str(path),
+        )
+    return [p for p, _ in found]
+
+
+def _ending(path: Path) -> str:
+    return next((e for e in (s.lower() for s in reversed(path.suffixes)) if e not in _PACKED), "")
 
 
 def _unpacked(path: Path) -> Any:
     return pa.input_stream(str(path), compression="detect")
 
 
+def cut(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Batches that are there already, in pieces of a size that can be worked on."""
+    for batch in batches:
+        rows = max(1, _BATCH_BYTES * batch.num_rows // max(batch.nbytes, 1))
+        yield from (batch.slice(at, rows) for at in range(0, max(batch.num_rows, 1), rows))
+
+
 def _guarded(path: Path, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     with _read(path):
         yield from batches
+
+
+_ADVICE = {
+    "conversion error": "; name the column's type with --type NAME=TYPE",
+    "Column() changed": "; every line must be an object",
+    "Column(/": "; name the column's type with --type NAME=TYPE",
+    "straddling object": f"; a row is longer than {_BLOCK:,} bytes, or a quote is not closed",
+}
 
 
 @contextmanager
@@ -258,5 +360,5 @@ def _read(path: Path) -> Iterator[None]:
         raise
     except (pa.ArrowException, OSError, UnicodeDecodeError, ValueError, MemoryError) as cause:
         said = str(cause).replace(str(path), path.name).partition("\n")[0][:300]
-        hint = "; name the column's type with --type NAME=TYPE" if "conversion error" in said else ""
+        hint = next((advice for word, advice in _ADVICE.items() if word in said), "")
         raise Invalid("broken_file", f"{path.name} cannot be read: {said}{hint}", path=path.name) from None

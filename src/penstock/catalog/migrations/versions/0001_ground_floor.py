@@ -111,10 +111,9 @@ def upgrade() -> None:
         _column("tenant_id", sa.Uuid),
         _column("dataset_id", sa.Uuid),
         _column("column_no", sa.SmallInteger),
-        _column("bin_size", sa.SmallInteger),
-        _column("bin", Big),
+        _column("place", Big),
         _column("file_no", Big),
-        sa.PrimaryKeyConstraint("tenant_id", "dataset_id", "column_no", "bin_size", "bin", "file_no"),
+        sa.PrimaryKeyConstraint("tenant_id", "dataset_id", "column_no", "place", "file_no"),
         sqlite_with_rowid=False,
     )
     op.create_index("ix_file_bins_file", "file_bins", ["tenant_id", "dataset_id", "file_no"])

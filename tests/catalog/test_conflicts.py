@@ -1,0 +1,61 @@
+"""Every cell of the published table of conflicts."""
+
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from penstock import faults
+from penstock.errors import PenstockError
+from penstock.lake import Dataset
+
+PAGE = Path(__file__).parents[2] / "docs" / "conflicts.md"
+
+_fresh = count()
+
+WRITES: dict[str, Callable[[Dataset], object]] = {
+    "append": lambda ds: ds.append({"id": [7], "word": ["seven"]}),
+    "overwrite": lambda ds: ds.overwrite({"id": [8], "word": ["eight"]}),
+    "alter": lambda ds: ds.alter(add={f"c{next(_fresh)}": "int64"}),
+    "compact": lambda ds: ds.compact(),
+    "drop": lambda ds: ds.drop(),
+}
+
+
+def published() -> list[tuple[str, str, str]]:
+    table = [line.strip("| \n").split(" | ") for line in PAGE.read_text().splitlines() if line.startswith("|")]
+    header, _, *rows = table
+    return [(row[0], second, said) for row in rows for second, said in zip(header[1:], row[1:], strict=True)]
+
+
+def test_the_table_names_every_write() -> None:
+    assert {(first, second) for first, second, _ in published()} == {(a, b) for a in WRITES for b in WRITES}
+
+
+@pytest.mark.parametrize(("first", "second", "said"), published())
+def test_the_second_writer_hears_what_the_table_says(numbers: Dataset, first: str, second: str, said: str) -> None:
+    numbers.append({"id": [4], "word": ["four"]})
+    if second == "drop":
+        WRITES[first](numbers)
+        heard = outcome(lambda: WRITES[second](numbers))
+    else:
+        # The second has read its base; now the first commits; then the second goes on.
+        pending = [lambda: WRITES[first](numbers)]
+        with faults.armed("stage.begun", lambda: pending.pop()() if pending else None):
+            heard = outcome(lambda: WRITES[second](numbers))
+        assert not pending
+    assert heard == said
+    if "drop" not in (first, second):
+        rows = {"append": 1, "overwrite": 1, "alter": 0, "compact": 0}
+        before = rows[first] if first == "overwrite" else 4 + rows[first]
+        assert numbers.num_rows == numbers.to_arrow().num_rows == before + (rows[second] if said == "done" else 0)
+        assert numbers.version == 4 if said == "done" else 3
+
+
+def outcome(write: Callable[[], object]) -> str:
+    try:
+        write()
+    except PenstockError as error:
+        return error.kind
+    return "done"
