@@ -3,6 +3,7 @@
 import getpass
 import html
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -40,9 +41,9 @@ def open(
     """
     chosen = settings or config.settings()
     if isinstance(where, str) and "://" in where:
-        chosen = config.settings(database_url=where, workspace=chosen.workspace)
+        chosen = replace(chosen, database_url=where)
     elif where is not None:
-        chosen = config.settings(workspace=Path(where), database_url=chosen.database_url)
+        chosen = replace(chosen, workspace=Path(where))
     home = config.make_home(chosen.workspace) if create else config.home(chosen.workspace)
     ws = workspace(chosen, home)
     try:

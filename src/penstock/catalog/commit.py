@@ -86,6 +86,7 @@ def commit(db: Database, caller: Caller, changes: Sequence[Change], *, lease: UU
     answer was lost, the receipt is looked up before anything is said.
     """
     changes = tuple(sorted(changes, key=lambda change: change.dataset))
+    assert len({change.dataset for change in changes}) == len(changes), "one change for each dataset"
     request = fingerprint(changes)
     for tries_left in reversed(range(_TRIES)):
         try:

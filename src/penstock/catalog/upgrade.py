@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from sqlalchemy import Connection, inspect, text
+from sqlalchemy.exc import DBAPIError
 
 from penstock.catalog.access import APP_ROLE, TENANT_SETTING, Database
 from penstock.errors import Unsupported
@@ -86,7 +87,14 @@ def unprotected(db: Database) -> list[str]:
 
 
 def _revision(connection: Connection) -> str | None:
-    if not inspect(connection).has_table("alembic_version"):
+    try:
+        found: str | None = connection.scalar(_VERSION)
+        return found
+    except DBAPIError:
+        connection.rollback()
+        if inspect(connection).has_table("alembic_version"):
+            raise
         return None
-    found: str | None = connection.scalar(text("SELECT version_num FROM alembic_version"))
-    return found
+
+
+_VERSION = text("SELECT version_num FROM alembic_version")

@@ -208,7 +208,7 @@ def parse_type(text: str) -> pa.DataType:
 
 
 _SPOKEN: dict[str, pa.DataType] = {
-    **{name.replace(" ", ""): kept for name, kept in _SCALARS.items()},
+    **{name.replace(" ", "").lower(): kept for name, kept in _SCALARS.items()},
     "boolean": pa.bool_(), "byte": pa.int8(), "short": pa.int16(), "int": pa.int32(), "integer": pa.int32(),
     "long": pa.int64(), "bigint": pa.int64(), "float": pa.float32(), "double": pa.float64(),
     "float32": pa.float32(), "float64": pa.float64(), "text": pa.string(), "date": pa.date32(), "date32": pa.date32(),
@@ -240,6 +240,9 @@ class _NotKept(Exception):
 
 def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
     try:
+        if pt.is_integer(column.type) and pt.is_decimal(field.type):
+            # Arrow asks for room for every integer; what matters is whether these fit.
+            column = pc.cast(column, pa.decimal256(76, field.type.scale))
         return pc.cast(column, field.type, safe=True)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as cause:
         raise Invalid(

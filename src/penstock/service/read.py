@@ -87,6 +87,8 @@ def rows(
     batch_rows: int = BATCH_ROWS,
 ) -> pa.RecordBatchReader:
     """A stream of rows in bounded memory. Files that cannot hold a wanted row are not opened."""
+    if columns is not None and not columns:
+        raise Invalid("no_columns", "no column is asked for; name one or more, or none for all")
     if columns is not None and (unknown := [c for c in columns if c not in snapshot.schema.names]):
         raise Invalid(
             "no_such_column",

@@ -13,6 +13,9 @@ from penstock.errors import Invalid
 from penstock.service.workspace import Limits
 from penstock.storage.formats import Incoming, cut, incoming
 
+_PIECE_BYTES = 64 << 20
+_PIECE_ROWS = 256 << 10
+
 
 class Source(Protocol):
     """A schema, and batches that fit it. Every Arrow reader is one."""
@@ -83,37 +86,41 @@ def checked(batches: Iterator[pa.RecordBatch], schema: pa.Schema, limits: Limits
 
 
 def _pieces(batch: pa.RecordBatch, row: int, limits: Limits) -> Iterator[pa.RecordBatch]:
-    """The batch in parts that stay small when every row has values of its own, instead of sharing them."""
-    width = sum(map(_shared_bytes, batch.columns))
-    if width > limits.row_bytes:
+    """The batch in halves of halves, until they stay small even when rows no longer share their values."""
+    size, rows = sum(map(_unshared_bytes, batch.columns)), batch.num_rows
+    if rows == 1 and size > limits.row_bytes:
         raise _row_too_large(row, limits)
-    rows = min(_PIECE_ROWS, max(1, _PIECE_BYTES // max(width, 1)))
-    yield from (batch.slice(at, rows) for at in range(0, batch.num_rows, rows))
+    if rows <= 1 or (size <= _PIECE_BYTES and rows <= _PIECE_ROWS):
+        yield batch
+    else:
+        yield from _pieces(batch.slice(0, rows // 2), row, limits)
+        yield from _pieces(batch.slice(rows // 2), row + rows // 2, limits)
 
 
-def _shared_bytes(column: pa.Array) -> int:
-    """The size of the largest value that rows of the column may have in common; 0 where each brings its own."""
+def _unshared_bytes(column: pa.Array) -> int:
+    """At least the size of the column when each row has its values to itself. A dictionary's, or a view's, are shared."""
     kind = column.type
-    if not len(column):
-        return 0
-    if pt.is_dictionary(kind):
-        return _value_bytes(column.dictionary)
+    if pt.is_dictionary(kind) and _is_text(kind.value_type):
+        return _sum(pc.take(pc.binary_length(column.dictionary), column.indices))
     if pt.is_string_view(kind) or pt.is_binary_view(kind):
-        return _value_bytes(column)
+        return _sum(pc.binary_length(column))
+    if pt.is_dictionary(kind):
+        return len(column) * int(column.dictionary.nbytes)
     if pt.is_list_view(kind) or pt.is_large_list_view(kind):
-        longest = pc.max(pc.list_value_length(column)).as_py() or 0
-        return int(longest) * max(_value_bytes(column.values), 1)
+        return _sum(pc.list_value_length(column)) * _unshared_bytes(column.values)
+    if pt.is_list(kind) or pt.is_large_list(kind):
+        return int(column.nbytes) + _unshared_bytes(column.flatten())
     if pt.is_struct(kind):
-        return sum(map(_shared_bytes, column.flatten()))
-    return _shared_bytes(column.values) if pt.is_nested(kind) and hasattr(column, "values") else 0
+        return sum(map(_unshared_bytes, column.flatten()))
+    return int(column.nbytes)
 
 
-def _value_bytes(values: pa.Array) -> int:
-    """At least the size of the largest value."""
-    kind = values.type
-    if any(test(kind) for test in _TEXTS):
-        return pc.max(pc.binary_length(values)).as_py() or 0
-    return _shared_bytes(values) or int(values.nbytes)
+def _is_text(kind: pa.DataType) -> bool:
+    return any(test(kind) for test in (pt.is_string, pt.is_binary, pt.is_large_string, pt.is_large_binary))
+
+
+def _sum(numbers: pa.Array) -> int:
+    return int(pc.sum(numbers).as_py() or 0)
 
 
 def _next(batches: Iterator[pa.RecordBatch], row: int) -> pa.RecordBatch | None:
@@ -138,9 +145,9 @@ def _row_too_large(row: int, limits: Limits) -> Invalid:
     return Invalid("row_too_large", f"the rows from {row:,} on hold more than {limits.row_bytes:,} bytes each", row=row)
 
 
-def _from_python(source: dict[str, Any] | list[Any]) -> Any:
+def _from_python(source: dict[str, Any] | list[Any]) -> pa.Table:
     try:
         table = pa.table(source) if isinstance(source, dict) else pa.Table.from_pylist(source)
     except (pa.ArrowException, TypeError, ValueError, AttributeError) as cause:
         raise Invalid("no_rows", f"these values make no table: {str(cause)[:200]}") from None
-    return table.to_reader()
+    return table

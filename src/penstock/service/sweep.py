@@ -70,36 +70,20 @@ def sweep(
     """Say what could go; `really`: remove it."""
     caller.require(Role.ADMIN)
     swept = Swept(done=really)
-    # Listed before any lease is judged: what is written from now on is not on this list.
-    on_disk = _strays(ws, caller)
     silent_since = ws.db.clock() - leases.TIME_TO_LIVE
     if really:
         with ws.db.write(caller) as tx:
             leases.fence(tx, silent_since)
     with ws.db.read(caller) as tx:
         heads = retention.heads(tx)
-        alive = leases.live(tx, silent_since)
-        listed = retention.known(tx, [path for path, _ in on_disk])
     for head in heads:
         _sweep_versions(ws, caller, keep, head, swept, progress)
-    for path, size in on_disk:
-        if path not in listed and lease_of(path) not in alive:
-            swept.files += 1
-            swept.bytes += size
-            swept.orphans += 1
-            if really:
-                ws.store.remove(path)
-            progress(1)
+    for folder in ws.store.folders(f"data/{caller.tenant}"):
+        _sweep_orphans(ws, caller, folder, silent_since, swept, progress)
     if really and swept.files:
         with ws.db.write(caller) as tx:
             tx.audit("sweep", swept.facts())
     return swept
-
-
-def _strays(ws: Workspace, caller: Caller) -> list[tuple[str, int]]:
-    """The tenant's data files on disk. What Penstock did not name is not its business."""
-    folders = ws.store.folders(f"data/{caller.tenant}")
-    return [(path, size) for folder in folders for path, size in ws.store.files(folder) if lease_of(path)]
 
 
 def _sweep_versions(
@@ -130,6 +114,24 @@ def _sweep_versions(
         swept.files += len(files)
         swept.bytes += sum(file.bytes for file in files)
         swept.datasets[head.name] = swept.datasets.get(head.name, 0) + len(files)
+
+
+def _sweep_orphans(
+    ws: Workspace, caller: Caller, folder: str, silent_since: datetime, swept: Swept, progress: Callable[[int], None]
+) -> None:
+    """Files that no version holds. Listed first and judged afterwards: a writer that is dead by then stays dead."""
+    ours = [(path, size) for path, size in ws.store.files(folder) if lease_of(path)]
+    with ws.db.read(caller) as tx:
+        alive = leases.live(tx, silent_since)
+        listed = retention.known(tx, [path for path, _ in ours])
+    for path, size in ours:
+        if path not in listed and lease_of(path) not in alive:
+            swept.files += 1
+            swept.bytes += size
+            swept.orphans += 1
+            if swept.done:
+                ws.store.remove(path)
+            progress(1)
 
 
 def _horizon(keep: Keep, head: retention.Head, newest_at: Callable[[datetime], int], now: datetime) -> int:

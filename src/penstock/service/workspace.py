@@ -3,8 +3,7 @@
 import os
 import socket
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
@@ -53,31 +52,28 @@ class Writers:
         self._held: dict[UUID, _Held] = {}
 
     def lease(self, caller: Caller) -> UUID:
+        """The lease for a write that begins now."""
+        with suppress(Conflict):  # it was ended while nothing was being written: a new one is as good
+            self.beat(caller)
         with self._lock:
             held = self._held.get(caller.tenant)
             if held is None or held.process != os.getpid():
                 with self._db.write(caller) as tx:
                     lease = leases.begin(tx, f"{socket.gethostname()} process {os.getpid()}")
                 held = self._held[caller.tenant] = _Held(caller, lease, self._db.clock(), os.getpid())
-        self.beat(caller)
         return held.lease
 
     def beat(self, caller: Caller) -> None:
         """Show a sign of life if the last one is old. Every commit shows one too."""
-        held = self._held[caller.tenant]
-        now = self._db.clock()
-        if now - held.beaten > leases.TIME_TO_LIVE / _BEATS_A_LIFE:
-            with self._or_forget(caller), self._db.write(caller) as tx:
-                leases.assert_alive(tx, held.lease)
+        held, now = self._held.get(caller.tenant), self._db.clock()
+        if held and now - held.beaten > leases.TIME_TO_LIVE / _BEATS_A_LIFE:
+            try:
+                with self._db.write(caller) as tx:
+                    leases.assert_alive(tx, held.lease)
+            except Conflict as refusal:
+                self.forget(caller, refusal)
+                raise
             held.beaten = now
-
-    @contextmanager
-    def _or_forget(self, caller: Caller) -> Iterator[None]:
-        try:
-            yield
-        except Conflict as refusal:
-            self.forget(caller, refusal)
-            raise
 
     def forget(self, caller: Caller, refusal: Conflict) -> None:
         """A lease that was ended by somebody else is of no more use; the next write takes a new one."""

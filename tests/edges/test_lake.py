@@ -1,0 +1,189 @@
+"""The Python front, as somebody with pandas, Polars or DuckDB at hand meets it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import duckdb
+import pandas
+import polars
+import pyarrow as pa
+import pyarrow.dataset as pads
+import pytest
+
+import penstock
+from penstock.errors import Conflict, Invalid, NotFound
+from penstock.lake import Dataset, Lake
+from places import Place
+
+
+def test_a_dataset_is_read_by_pandas_polars_and_duckdb(numbers: Dataset) -> None:
+    ds = numbers
+    expected = {"id": [1, 2, 3], "word": ["one", "two", "three"]}
+    assert pa.table(ds).to_pydict() == expected
+    assert polars.DataFrame(ds).to_dict(as_series=False) == expected
+    assert ds.to_pandas().to_dict("list") == expected
+    assert pandas.DataFrame.from_arrow(ds).to_dict("list") == expected
+    assert duckdb.sql("SELECT sum(id) FROM ds").fetchall() == [(6,)]
+    first = ds.at(1)
+    assert duckdb.sql("SELECT count(*) FROM first").fetchall() == [(3,)]
+    assert pa.RecordBatchReader.from_stream(first).schema == first.schema
+
+
+def test_the_files_are_plain_parquet(numbers: Dataset) -> None:
+    paths = numbers.now().paths()
+    assert pads.dataset(paths).to_table().num_rows == 3
+    assert polars.read_parquet(paths).height == 3
+    assert duckdb.read_parquet(paths).fetchall()[0] == (1, "one")
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        pa.table({"id": [4], "word": ["four"]}),
+        pa.record_batch({"id": [4], "word": ["four"]}),
+        pa.table({"id": [4], "word": ["four"]}).to_reader(),
+        pads.dataset(pa.table({"id": [4], "word": ["four"]})),
+        pandas.DataFrame({"id": [4], "word": ["four"]}),
+        polars.DataFrame({"id": [4], "word": ["four"]}),
+        duckdb.sql("SELECT 4::BIGINT AS id, 'four' AS word"),
+        {"id": [4], "word": ["four"]},
+        [{"id": 4, "word": "four"}],
+    ],
+    ids=lambda rows: f"{type(rows).__module__}.{type(rows).__name__}",
+)
+def test_whatever_holds_rows_can_be_appended(embedded: Place, rows: object) -> None:
+    with embedded.open() as lake:
+        ds = lake.create("demo.numbers", {"id": [1], "word": ["one"]})
+        ds.append(rows)
+        assert ds.to_arrow().to_pydict() == {"id": [1, 4], "word": ["one", "four"]}
+
+
+def test_what_holds_no_rows_is_refused(numbers: Dataset) -> None:
+    for nonsense in (42, object(), [1, 2], {"id": 3}):
+        with pytest.raises(Invalid) as refusal:
+            numbers.append(nonsense)
+        assert refusal.value.reason == "no_rows"
+
+
+def test_a_dataset_prints_well(numbers: Dataset) -> None:
+    lines = repr(numbers).splitlines()
+    assert lines[0].startswith("demo.numbers · version 1 · 3 rows · 1 files · ")
+    assert lines[1:] == ["  id    int64", "  word  string"]
+    assert "<caption>demo.numbers" in numbers._repr_html_()
+
+
+def test_a_notebook_shows_no_markup_of_strangers(lake: Lake) -> None:
+    shown = lake.create("demo.odd", {"<script>": [1]})._repr_html_()
+    assert "<script>" not in shown
+    assert "&lt;script&gt;" in shown
+
+
+def test_a_version_held_fast_does_not_move(numbers: Dataset) -> None:
+    held = numbers.now()
+    numbers.append({"id": [4], "word": ["four"]})
+    assert (len(held), held.to_arrow().num_rows, len(numbers)) == (3, 3, 4)
+
+
+def test_columns_and_rows_can_be_chosen(numbers: Dataset) -> None:
+    assert numbers.to_arrow(["word"], "id >= 2").to_pydict() == {"word": ["two", "three"]}
+    assert numbers.to_arrow(["word", "id"], row_ids=True).column_names == ["word", "id", "rowid"]
+    assert numbers.to_arrow(["word"], "id = 3", row_ids=True).to_pydict() == {"word": ["three"], "rowid": [3]}
+    with pytest.raises(Invalid, match="no column"):
+        numbers.to_arrow([])
+    for bad in (lambda: numbers.to_arrow(["nope"]), lambda: numbers.to_arrow(where="nope = 1")):
+        with pytest.raises(Invalid) as refusal:
+            bad()
+        assert refusal.value.context["column"] == "nope"
+
+
+def test_a_widened_and_grown_dataset_reads_old_files_as_the_new_schema(lake: Lake) -> None:
+    old = pa.table(
+        {
+            "i": pa.array([1, None], pa.int8()),
+            "f": pa.array([1.5, None], pa.float32()),
+            "l": pa.array([[1], None], pa.list_(pa.int16())),
+        }
+    )
+    ds = lake.create("demo.wide", old)
+    ds.alter(add={"note": "string"}, widen={"i": "int64", "f": "double", "l": "list<int64>"})
+    ds.append({"i": [2**40], "f": [2.5], "l": [[2**40]], "note": ["new"]})
+    expected = {"i": [1, None, 2**40], "f": [1.5, None, 2.5], "l": [[1], None, [2**40]], "note": [None, None, "new"]}
+    assert ds.to_arrow().to_pydict() == expected
+    assert ds.to_arrow(row_ids=True).drop_columns(["rowid"]).to_pydict() == expected
+    assert ds.to_arrow(where="i > 1")["note"].to_pylist() == ["new"]
+    assert ds.at(1).schema.equals(old.schema)
+    ds.compact()
+    assert ds.to_arrow().to_pydict() == expected
+    with pytest.raises(Invalid):
+        ds.alter(widen={"i": "int8"})
+
+
+def test_an_alter_that_changes_nothing_makes_no_version(numbers: Dataset) -> None:
+    assert numbers.alter(widen={"id": "int64"}).version == 1
+
+
+def test_large_writes_become_files_near_the_target_size(embedded: Place) -> None:
+    settings = embedded.settings()
+    from dataclasses import replace
+
+    with penstock.open(settings=replace(settings, file_bytes=200_000, group_rows=5_000)) as lake:
+        ds = lake.create("demo.large", {"x": list(range(300_000))})
+        files = ds.now().files()
+        assert len(files) > 3
+        assert all(150_000 < file.bytes < 400_000 for file in files[:-1])
+        assert ds.to_arrow()["x"].to_pylist() == list(range(300_000))
+        assert ds.to_arrow(row_ids=True)["rowid"].to_pylist() == list(range(1, 300_001))
+        assert len(ds.now().files("x = 5")) == 1
+
+
+def test_nested_columns_and_every_type_come_back_as_they_went(lake: Lake) -> None:
+    from datetime import UTC, date, datetime
+    from decimal import Decimal
+
+    rows = {
+        "b": [True, None], "i": [-(2**63), 2**63 - 1], "f": [float("inf"), -0.0], "s": ["", "ünïcode 🦆"],
+        "y": [b"", b"\x00\xff"], "d": [date(1, 1, 1), date(9999, 12, 31)], "t": [datetime(1, 1, 1), datetime(9999, 12, 31)],
+        "u": [datetime(2026, 1, 1, tzinfo=UTC), None], "m": [Decimal("-123.45"), None], "l": [[1, None], []],
+        "o": [{"a": {"b": [1]}}, None],
+    }  # fmt: skip
+    ds = lake.create("demo.types", rows)
+    assert ds.to_arrow().to_pylist() == pa.table(rows).to_pylist()
+    assert ds.to_arrow(row_ids=True).num_rows == 2
+
+
+def test_a_dataset_without_row_ids_has_none(lake: Lake) -> None:
+    ds = lake.create("demo.plain", {"id": [1]}, row_ids=False)
+    ds.append({"id": [2]})
+    ds.compact()
+    assert ds.to_arrow()["id"].to_pylist() == [1, 2]
+    with pytest.raises(Invalid) as refusal:
+        ds.to_arrow(row_ids=True)
+    assert refusal.value.reason == "no_row_ids"
+
+
+def test_a_missing_workspace_says_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="penstock init"):
+        penstock.open(tmp_path / "nothing")
+    assert not (tmp_path / "nothing").exists()
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"format": 1}', '{"format": 1, "tenant": "x"}'])
+def test_a_broken_workspace_file_is_told(tmp_path: Path, content: str) -> None:
+    (tmp_path / "penstock.json").write_text(content)
+    with pytest.raises(Invalid) as refusal:
+        penstock.open(tmp_path)
+    assert refusal.value.reason == "broken_workspace"
+
+
+def test_importing_penstock_loads_nothing_heavy() -> None:
+    code = "import sys, penstock, penstock.cli; print([m for m in ('pyarrow', 'sqlalchemy', 'pandas') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+def test_errors_travel_between_processes() -> None:
+    import pickle
+
+    error = Conflict("stale_version", "moved", dataset="a.b", base=3)
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), again.facts()) == (Conflict, error.facts())

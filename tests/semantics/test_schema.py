@@ -1,0 +1,180 @@
+"""Which types are kept, which become others, which are refused; and how schemas grow."""
+
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+
+from penstock.core.schema import (
+    canonical,
+    canonical_type,
+    check_fits,
+    conform,
+    from_fields,
+    grown,
+    parse_type,
+    promote,
+    to_fields,
+)
+from penstock.errors import Invalid
+
+KEPT = [
+    pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.string(), pa.binary(),
+    pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.decimal128(38, 10), pa.decimal128(5, 5),
+    pa.list_(pa.int64()), pa.list_(pa.list_(pa.string())), pa.struct([("a", pa.int8()), ("b", pa.list_(pa.date32()))]),
+]  # fmt: skip
+
+CONVERTED = [
+    (pa.uint8(), pa.int16()), (pa.uint16(), pa.int32()), (pa.uint32(), pa.int64()), (pa.uint64(), pa.decimal128(20, 0)),
+    (pa.float16(), pa.float32()), (pa.large_string(), pa.string()), (pa.string_view(), pa.string()),
+    (pa.large_binary(), pa.binary()), (pa.binary_view(), pa.binary()), (pa.binary(16), pa.binary()),
+    (pa.date64(), pa.date32()), (pa.timestamp("s"), pa.timestamp("us")), (pa.timestamp("ns"), pa.timestamp("us")),
+    (pa.timestamp("ms", "+00:00"), pa.timestamp("us", "UTC")), (pa.timestamp("ns", "Etc/UTC"), pa.timestamp("us", "UTC")),
+    (pa.dictionary(pa.int8(), pa.large_string()), pa.string()), (pa.decimal256(20, 2), pa.decimal128(20, 2)),
+    (pa.decimal64(9, 2), pa.decimal128(9, 2)), (pa.large_list(pa.uint8()), pa.list_(pa.int16())),
+    (pa.list_(pa.int8(), 3), pa.list_(pa.int8())), (pa.struct([("a", pa.uint8())]), pa.struct([("a", pa.int16())])),
+]  # fmt: skip
+
+REFUSED = [
+    (pa.null(), "cast it"), (pa.time32("s"), "string"), (pa.time64("us"), "string"), (pa.duration("s"), "int64"),
+    (pa.timestamp("us", "Europe/Paris"), "tz=UTC"), (pa.decimal256(50, 2), "38"), (pa.decimal128(5, -2), "digits"),
+    (pa.map_(pa.string(), pa.int8()), "list<struct"), (pa.month_day_nano_interval(), "int64"), (pa.uuid(), "cast"),
+    (pa.struct([]), "fields"), (pa.struct([("a", pa.int8()), ("A", pa.int8())]), "case"), (pa.list_(pa.null()), "NULL"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kept", KEPT, ids=str)
+def test_a_canonical_type_is_kept_as_it_is(kept: pa.DataType) -> None:
+    assert canonical_type(kept) == kept
+    schema = pa.schema([pa.field("x", kept, nullable=False)])
+    assert from_fields(to_fields(schema)).equals(schema)
+
+
+@pytest.mark.parametrize(("given", "kept"), CONVERTED, ids=str)
+def test_what_loses_nothing_becomes_canonical(given: pa.DataType, kept: pa.DataType) -> None:
+    assert canonical_type(given) == kept
+    assert canonical_type(kept) == kept
+
+
+@pytest.mark.parametrize(("given", "word"), REFUSED, ids=str)
+def test_what_cannot_be_kept_is_refused_with_a_way_out(given: pa.DataType, word: str) -> None:
+    with pytest.raises(Invalid) as refusal:
+        canonical(pa.schema([("fine", pa.int8()), ("odd", given)]))
+    assert refusal.value.reason == "type_not_kept"
+    assert refusal.value.context["column"] == "odd"
+    assert word in refusal.value.message
+
+
+@pytest.mark.parametrize(
+    ("names", "reason"),
+    [
+        ([], "no_columns"), ([""], "bad_column_name"), ([" "], "bad_column_name"), (["a\0b"], "bad_column_name"),
+        (["a\nb"], "bad_column_name"), (["x" * 256], "bad_column_name"), (["rowid"], "reserved_column_name"),
+        (["_ROWID"], "reserved_column_name"), (["a", "A"], "doubled_column_name"), (["é", "É"], "doubled_column_name"),
+        ([f"c{i}" for i in range(4097)], "too_many_columns"),
+    ],
+)  # fmt: skip
+def test_names_that_some_reader_cannot_tell_apart_are_refused(names: list[str], reason: str) -> None:
+    with pytest.raises(Invalid) as refusal:
+        canonical(pa.schema([(name, pa.int8()) for name in names]))
+    assert refusal.value.reason == reason
+
+
+@pytest.mark.parametrize("name", ["select", "a.b", 'say "hi"', "naïve 🦆", "x y", "it's", "`tick`", "1", "a" * 255])
+def test_odd_but_clear_names_are_kept(name: str) -> None:
+    assert canonical(pa.schema([(name, pa.int8())])).names == [name]
+
+
+def test_a_value_that_does_not_fit_is_refused_by_name() -> None:
+    target = pa.schema([("t", pa.timestamp("us")), ("d", pa.decimal128(3, 0))])
+    fine = pa.record_batch({"t": pa.array([2000], pa.timestamp("ns")), "d": pa.array([999], pa.int64())})
+    assert conform(fine, target).column("d").to_pylist() == [Decimal(999)]
+    for name, column in (("t", pa.array([2001], pa.timestamp("ns"))), ("d", pa.array([1000], pa.int64()))):
+        batch = fine.set_column(fine.schema.get_field_index(name), name, column)
+        with pytest.raises(Invalid) as refusal:
+            conform(batch, target)
+        assert refusal.value.reason == "value_does_not_fit"
+        assert refusal.value.context["column"] == name
+
+
+def test_missing_columns_become_null_and_required_ones_are_asked_for() -> None:
+    target = pa.schema([("a", pa.int64()), pa.field("b", pa.string(), nullable=False)])
+    check_fits(pa.schema([("b", pa.string())]), target)
+    batch = conform(pa.record_batch({"b": ["x"]}), target)
+    assert batch.to_pylist() == [{"a": None, "b": "x"}]
+    for source in (pa.schema([("a", pa.int64())]), pa.schema([("a", pa.int64()), ("b", pa.null())])):
+        with pytest.raises(Invalid) as refusal:
+            check_fits(source, target)
+        assert refusal.value.reason == "missing_column"
+    with pytest.raises(Invalid) as refusal:
+        conform(pa.record_batch({"b": pa.array([None, "x"])}), target)
+    assert refusal.value.reason == "null_in_required_column"
+
+
+@pytest.mark.parametrize(
+    ("narrow", "wide", "fits"),
+    [
+        (pa.int8(), pa.int64(), True), (pa.int64(), pa.int32(), False), (pa.float32(), pa.float64(), True),
+        (pa.int32(), pa.float64(), False), (pa.int64(), pa.decimal128(12, 2), True), (pa.date32(), pa.timestamp("us"), False),
+        (pa.timestamp("us"), pa.timestamp("us", "UTC"), False), (pa.string(), pa.int64(), False), (pa.int64(), pa.string(), False),
+        (pa.decimal128(5, 2), pa.decimal128(7, 3), True), (pa.decimal128(7, 3), pa.decimal128(7, 2), False),
+        (pa.uint8(), pa.int16(), True), (pa.uint8(), pa.int8(), False), (pa.large_string(), pa.string(), True),
+        (pa.list_(pa.int8()), pa.list_(pa.int64()), True), (pa.null(), pa.string(), True),
+    ],
+)  # fmt: skip
+def test_rows_may_be_widened_and_never_narrowed(narrow: pa.DataType, wide: pa.DataType, fits: bool) -> None:
+    source, target = pa.schema([("x", narrow)]), pa.schema([("x", wide)])
+    if fits:
+        check_fits(source, target)
+    else:
+        with pytest.raises(Invalid) as refusal:
+            check_fits(source, target)
+        assert refusal.value.context == {"column": "x", "expected": str(wide), "actual": str(narrow)}
+
+
+def test_extra_columns_are_named() -> None:
+    with pytest.raises(Invalid) as refusal:
+        check_fits(pa.schema([("a", pa.int8()), ("z", pa.int8()), ("y", pa.int8())]), pa.schema([("a", pa.int8())]))
+    assert refusal.value.context["extra_columns"] == ["y", "z"]
+
+
+@pytest.mark.parametrize("one", KEPT, ids=str)
+@pytest.mark.parametrize("other", KEPT, ids=str)
+def test_promotion_has_no_favourite_side(one: pa.DataType, other: pa.DataType) -> None:
+    both = promote(one, other)
+    assert both == promote(other, one)
+    if both is not None:
+        assert promote(one, both) == both == promote(both, other)
+
+
+def test_a_schema_grows_at_its_end_and_in_width_only() -> None:
+    schema = pa.schema([("a", pa.int32()), ("b", pa.string())])
+    assert grown(schema, pa.schema([("c", pa.date32())]), {"a": pa.int64()}).names == ["a", "b", "c"]
+    for add, widen, reason in (
+        ([pa.field("c", pa.int8(), nullable=False)], {}, "added_column_required"),
+        ([("B", pa.int8())], {}, "doubled_column_name"),
+        ([], {"a": pa.int8()}, "not_wider"),
+        ([], {"a": pa.string()}, "not_wider"),
+        ([], {"x": pa.int8()}, "no_such_column"),
+    ):
+        with pytest.raises(Invalid) as refusal:
+            grown(schema, pa.schema(add), widen)
+        assert refusal.value.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [("int", pa.int32()), (" LONG ", pa.int64()), ("Decimal( 12, 2 )", pa.decimal128(12, 2)), ("list<list<text>>",
+      pa.list_(pa.list_(pa.string()))), ("timestamp[us, tz=UTC]".lower(), pa.timestamp("us", "UTC"))],
+)  # fmt: skip
+def test_types_are_read_as_people_write_them(text: str, kind: pa.DataType) -> None:
+    assert parse_type(text) == kind
+
+
+@pytest.mark.parametrize(
+    "text", ["", "wurst", "decimal", "decimal(0,0)", "decimal(39,1)", "decimal(5,6)", "list<>", "list<int"]
+)
+def test_what_is_no_type_is_refused(text: str) -> None:
+    with pytest.raises(Invalid) as refusal:
+        parse_type(text)
+    assert refusal.value.reason == "unknown_type"

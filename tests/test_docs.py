@@ -1,0 +1,72 @@
+"""The documentation is true: what it shows runs, and what it lists is all there is."""
+
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from penstock import errors
+from tools import docs
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("name", docs.PAGES)
+def test_generated_pages_are_current(name: str) -> None:
+    assert (ROOT / "docs" / name).read_text() == docs.PAGES[name](), "run `make docs`"
+
+
+def test_a_reason_belongs_to_one_kind_of_error() -> None:
+    kinds = defaultdict(set)
+    for entry in docs.raised():
+        kinds[entry.reason].add(entry.kind)
+    assert {reason: kind for reason, kind in kinds.items() if len(kind) > 1} == {}
+    assert all(re.fullmatch(r"[a-z][a-z_]*", reason) for reason in kinds)
+    assert {entry.kind for entry in docs.raised()} == {kind.__name__ for kind in errors.KINDS}
+
+
+def test_the_tree_in_the_docstring_names_every_kind() -> None:
+    assert set(re.findall(r"[├└]── (\w+)", errors.__doc__ or "")) == {kind.__name__ for kind in errors.KINDS}
+
+
+def test_the_first_session_of_the_readme_runs_as_written(tmp_path: Path) -> None:
+    session = next(block for block in blocks("README.md", "sh") if "penstock init" in block)
+    run = subprocess.run(
+        ["sh", "-e", "-c", session],
+        cwd=tmp_path,
+        env={"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stderr
+    assert '1,"EMEA",120,1' in run.stdout
+    assert (tmp_path / "sales.parquet").exists()
+
+
+def test_the_python_of_the_readme_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for block in blocks("README.md", "python"):
+        exec(block, names)
+    lake, ds = names["lake"], names["ds"]
+    assert ds.version == 3  # type: ignore[attr-defined]
+    assert ds.to_arrow(where="amount > 100").num_rows == 1  # type: ignore[attr-defined]
+    lake.close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)#]+)", page.read_text()):
+        assert link.startswith("http") or (page.parent / link).exists(), link
+
+
+def test_the_readme_shows_the_two_commands() -> None:
+    assert {"make demo", "make test"} <= set(re.findall(r"make \w+", (ROOT / "README.md").read_text()))
