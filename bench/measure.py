@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import TypeVar
@@ -73,7 +74,7 @@ class Report:
         place.write_text("\n\n".join(parts) + "\n", "utf-8")
         return place
 
-    @property
+    @cached_property
     def facts(self) -> str:
         packages = ", ".join(f"{name} {version(name)}" for name in self.packages)
         load = f"load {self.load:.1f} before and {os.getloadavg()[0]:.1f} after"

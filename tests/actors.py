@@ -6,10 +6,9 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from penstock import faults
-from penstock.errors import Conflict, PenstockError
+from penstock.errors import Conflict
 from penstock.lake import Lake
 from places import Place
 
@@ -70,28 +69,10 @@ def move_money(lake: Lake, one: str, other: str, times: int) -> int:
     return refused
 
 
-def killed_append(lake: Lake, dataset: str, step: str, key: str) -> Any:
-    """An append that ends this process at a step, as a power switch would."""
+def killed(lake: Lake, kind: str, step: str) -> str:
+    """A write that ends this process at a step, as a power switch would."""
+    from faults.writes import WRITES
+
     with faults.armed(step, lambda: os.kill(os.getpid(), signal.SIGKILL)):
-        return lake.dataset(dataset).append({"id": [99], "word": ["risky"]}, idempotency_key=key).version
-
-
-def killed_pair(lake: Lake, one: str, other: str, step: str, key: str) -> Any:
-    """The same over two datasets, one of which is overwritten."""
-    with faults.armed(step, lambda: os.kill(os.getpid(), signal.SIGKILL)), lake.transaction(idempotency_key=key) as tx:
-        tx.append(one, {"id": [99], "word": ["risky"]})
-        tx.overwrite(other, {"id": [99], "word": ["risky"]})
-    return "done"
-
-
-def killed_compact(lake: Lake, dataset: str, step: str) -> Any:
-    with faults.armed(step, lambda: os.kill(os.getpid(), signal.SIGKILL)):
-        return lake.dataset(dataset).compact().version
-
-
-def refused(lake: Lake, dataset: str) -> str:
-    try:
-        lake.dataset(dataset)
-    except PenstockError as error:
-        return error.reason
-    return "found"
+        WRITES[kind].run(lake)
+    return "alive"

@@ -114,8 +114,9 @@ class Home:
     tenant: UUID
 
     @property
-    def catalog_url(self) -> str:
-        return f"sqlite:///{self.folder / 'catalog.db'}"
+    def catalog(self) -> Path:
+        """Where the catalog is that needs no server."""
+        return self.folder / "catalog.db"
 
 
 def home(folder: Path) -> Home:
@@ -144,13 +145,20 @@ def make_home(folder: Path, tenant: UUID | None = None) -> Home:
         folder.mkdir(parents=True, exist_ok=True)
         stored = {"format": _FORMAT, "tenant": str(tenant or uuid4()), "created_at": datetime.now(UTC).isoformat()}
         draft = folder / f".{HOME_FILE}.{uuid4().hex}"
-        draft.write_text(json.dumps(stored, indent=2) + "\n", "utf-8")
+        with draft.open("x", encoding="utf-8") as file:
+            file.write(json.dumps(stored, indent=2) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
         try:
             os.link(draft, folder / HOME_FILE)  # whoever links first decides the tenant
         except FileExistsError:
             pass
         finally:
             draft.unlink()
+        for place in (folder, folder.parent):
+            handle = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+            os.fsync(handle)
+            os.close(handle)
     except OSError as cause:
         raise Invalid("no_workspace_here", f"{folder} cannot become a workspace: {cause.strerror}") from None
     return home(folder)

@@ -59,7 +59,7 @@ def open(
 def workspace(settings: config.Settings, home: config.Home) -> Workspace:
     """What the services stand on, as the settings say."""
     return Workspace(
-        Database(settings.database_url or home.catalog_url, durable=settings.durable),
+        Database(settings.database_url or home.catalog, durable=settings.durable),
         LocalStore(home.folder, durable=settings.durable),
         Shape(file_bytes=settings.file_bytes, group_rows=settings.group_rows),
         Limits(write_bytes=settings.write_bytes, batch_bytes=settings.batch_bytes),
@@ -111,7 +111,7 @@ class Lake:
 
     def snapshot(self, commit_no: int | None = None) -> "LakeAt":
         """All datasets at one moment: now, or right after an earlier commit."""
-        return LakeAt(self, read.moment(self.workspace, self.caller) if commit_no is None else commit_no)
+        return LakeAt(self, read.moment(self.workspace, self.caller, commit_no))
 
     def close(self) -> None:
         self.workspace.close()
@@ -132,8 +132,9 @@ class LakeAt:
     def __init__(self, lake: Lake, commit_no: int) -> None:
         self._lake, self.commit_no = lake, commit_no
 
-    def dataset(self, name: str | UUID) -> "DatasetAt":
-        return self._lake.dataset(name).at(commit_no=self.commit_no)
+    def dataset(self, name: str) -> "DatasetAt":
+        lake = self._lake
+        return DatasetAt(lake, read.find_then(lake.workspace, lake.caller, DatasetName.parse(name), self.commit_no))
 
 
 class DatasetAt:
@@ -147,9 +148,6 @@ class DatasetAt:
     schema = property(lambda self: self.snapshot.schema)
     version = property(lambda self: self.snapshot.version.number)
     num_rows = property(lambda self: self.snapshot.version.rows)
-
-    def __len__(self) -> int:
-        return self.snapshot.version.rows
 
     def scan(
         self, columns: Sequence[str] | None = None, where: str | None = None, *, row_ids: bool = False
@@ -227,15 +225,20 @@ class Dataset:
         return write.overwrite(*self._at, source.reader(rows), base=expect, key=idempotency_key)
 
     def alter(
-        self, *, add: pa.Schema | dict[str, str] | None = None, widen: dict[str, str | pa.DataType] | None = None
+        self,
+        *,
+        add: pa.Schema | dict[str, str] | None = None,
+        widen: dict[str, str | pa.DataType] | None = None,
+        idempotency_key: str | None = None,
     ) -> Receipt:
         """Add nullable columns, widen types: `ds.alter(add={"note": "string"}, widen={"amount": "decimal(18,2)"})`."""
         added = pa.schema([(name, _type(kind)) for name, kind in add.items()]) if isinstance(add, dict) else add
-        return alter.alter(*self._at, add=added, widen={name: _type(kind) for name, kind in (widen or {}).items()})
+        wider = {name: _type(kind) for name, kind in (widen or {}).items()}
+        return alter.alter(*self._at, add=added, widen=wider, key=idempotency_key)
 
-    def compact(self) -> Receipt:
+    def compact(self, *, idempotency_key: str | None = None) -> Receipt:
         """Rewrite many small files into few. The rows and their ids stay the same."""
-        return compact.compact(*self._at)
+        return compact.compact(*self._at, key=idempotency_key)
 
     def drop(self) -> None:
         alter.drop(*self._at)
@@ -244,9 +247,6 @@ class Dataset:
     schema = property(lambda self: self.now().schema)
     version = property(lambda self: self.now().version)
     num_rows = property(lambda self: self.now().num_rows)
-
-    def __len__(self) -> int:
-        return len(self.now())
 
     def scan(
         self, columns: Sequence[str] | None = None, where: str | None = None, *, row_ids: bool = False

@@ -1,12 +1,22 @@
 """What a commit promises, on both databases, with many processes at once."""
 
+import os
+import signal
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import pyarrow as pa
 import pytest
 
+from faults.failing import Countdown, failing_sql
+from penstock import faults
+from penstock.catalog import history, leases
 from penstock.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound, Unsupported
 from penstock.lake import Dataset, Lake
+from penstock.storage.datafiles import Shape
 from places import Place
 
 
@@ -46,11 +56,21 @@ def test_concurrent_appends_all_land_and_every_version_stays_readable(
     assert len(set(row_ids)) == len(row_ids) == 3 + 4 * times
 
 
+def test_threads_share_a_lake(numbers: Dataset) -> None:
+    def work(who: int) -> list[int]:
+        return [numbers.append({"id": [100 * who + i], "word": ["t"]}).version for i in range(10)]
+
+    with ThreadPoolExecutor(6) as pool:
+        versions = [version for answers in pool.map(work, range(1, 7)) for version in answers]
+    assert sorted(versions) == list(range(2, 62))
+    assert ids(numbers) == sorted([1, 2, 3] + [100 * who + i for who in range(1, 7) for i in range(10)])
+
+
 def test_a_commit_over_two_datasets_is_seen_whole_by_every_snapshot(place: Place, lake: Lake) -> None:
     one = lake.create("demo.one", {"id": [0], "word": [""]})
     other = lake.create("demo.other", {"id": [0], "word": [""]})
     assert place.race("move_money", [("demo.one", "demo.other", 15)] * 3) == [0, 0, 0]
-    assert len(one) == len(other) == 46
+    assert one.num_rows == other.num_rows == 46
     for commit_no in range(2, lake.snapshot().commit_no + 1):
         at = lake.snapshot(commit_no)
         money = [sum(at.dataset(name).to_arrow(["id"])["id"].to_pylist()) for name in ("demo.one", "demo.other")]
@@ -79,6 +99,95 @@ def test_an_error_inside_a_transaction_drops_all_of_it(lake: Lake, numbers: Data
     assert_no_orphans(lake)
 
 
+def test_a_transaction_ends_once(lake: Lake, numbers: Dataset) -> None:
+    tx = lake.transaction()
+    with pytest.raises(ZeroDivisionError), tx:
+        tx.append(numbers, {"id": [4], "word": ["four"]})
+        _ = 1 / 0
+    for use in (tx.__enter__, lambda: tx.append(numbers, {"id": [4], "word": ["four"]})):
+        with pytest.raises(Unsupported) as refusal:
+            use()
+        assert refusal.value.reason == "transaction_over"
+    assert ids(numbers) == [1, 2, 3]
+
+
+def test_a_second_overwrite_in_a_transaction_leaves_no_file_behind(lake: Lake, numbers: Dataset) -> None:
+    with lake.transaction() as tx:
+        tx.append(numbers, {"id": [4], "word": ["four"]})
+        tx.append(numbers, {"id": [5], "word": ["five"]})
+        with pytest.raises(Unsupported):
+            tx.overwrite(numbers, {"id": [6], "word": ["six"]})
+    assert ids(numbers) == [1, 2, 3, 4, 5]
+    assert numbers.version == 2
+    assert_no_orphans(lake)
+
+
+def test_appends_of_one_transaction_around_an_alter_are_all_found(lake: Lake, numbers: Dataset) -> None:
+    with lake.transaction() as tx:
+        tx.append(numbers, {"id": [4], "word": ["four"]})
+        numbers.alter(add={"extra": "int64"})
+        tx.append(numbers, {"id": [5], "word": ["five"], "extra": [55]})
+    assert numbers.to_arrow(["id"], "extra = 55")["id"].to_pylist() == [5]
+    assert ids(numbers) == [1, 2, 3, 4, 5]
+
+
+def test_a_refusal_names_who_really_came_first(lake: Lake, numbers: Dataset) -> None:
+    numbers.append({"id": [4], "word": ["four"]})
+    pending = [lambda: numbers.overwrite({"id": [9], "word": ["nine"]})]
+    with (
+        faults.armed("stage.begun", lambda: pending.pop()() if pending else None),
+        pytest.raises(Conflict) as refusal,
+    ):
+        numbers.compact()
+    assert refusal.value.context["newest"] == numbers.version == 3
+    assert "(overwrite)" in refusal.value.message
+
+
+def test_commits_follow_one_another_in_time_too(lake: Lake, numbers: Dataset) -> None:
+    now = datetime.now(UTC)
+    for hours in (5, -5, 3, 0):  # a clock that cannot make up its mind
+        lake.workspace.db.clock = lambda hours=hours: now + timedelta(hours=hours)  # type: ignore[misc]
+        numbers.append({"id": [4], "word": ["four"]})
+    times = [version.at for version in numbers.history()]
+    assert times == sorted(times, reverse=True)
+
+
+def test_a_neighbours_lease_is_not_touched_by_a_refusal(lake: Lake, numbers: Dataset) -> None:
+    writers, caller = lake.workspace.writers, lake.caller
+    first = writers.lease(caller)
+    with lake.workspace.db.write(caller) as tx:
+        leases.end(tx, first)
+    with pytest.raises(Conflict) as refusal:
+        numbers.append({"id": [4], "word": ["four"]})
+    second = writers.lease(caller)
+    writers.forget(caller, first, refusal.value)
+    assert writers.lease(caller) == second != first
+    assert numbers.append({"id": [4], "word": ["four"]}).version == 2
+
+
+def test_a_forked_child_writes_for_itself(lake: Lake, numbers: Dataset) -> None:
+    """Even when it was born while another thread held the lock of its parent's leases."""
+    numbers.append({"id": [4], "word": ["four"]})
+    parent = lake.workspace.writers.lease(lake.caller)
+    with lake.workspace.writers._lock, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # forking a process with threads is what is tried here
+        child = os.fork()
+        if child == 0:
+            signal.alarm(30)
+            own = lake.workspace.writers.lease(lake.caller)
+            with lake.workspace.db.read(lake.caller) as tx:
+                os._exit(0 if own != parent and history.commit_no(tx) == 2 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert numbers.append({"id": [5], "word": ["five"]}).version == 3
+
+
+def test_closing_without_the_database_does_not_hide_what_went_wrong(embedded: Place) -> None:
+    with ExitStack() as away, pytest.raises(ZeroDivisionError), embedded.open() as lake:
+        lake.create("demo.x", {"id": [1]})
+        away.enter_context(failing_sql(lake.workspace.db, Countdown(1)))
+        _ = 1 / 0
+
+
 def test_a_repeated_key_is_answered_with_the_first_receipt(lake: Lake, numbers: Dataset) -> None:
     first = numbers.append({"id": [4], "word": ["four"]}, idempotency_key="order-17")
     again = numbers.append({"id": [4], "word": ["four"]}, idempotency_key="order-17")
@@ -98,12 +207,48 @@ def test_a_key_of_another_request_is_refused(lake: Lake, numbers: Dataset) -> No
     assert_no_orphans(lake)
 
 
-@pytest.mark.parametrize("key", ["", "x" * 201, "line\nbreak", "auto:mine"])
+@pytest.mark.parametrize("key", ["", "x" * 201, "line\nbreak"])
 def test_odd_keys_are_refused(numbers: Dataset, key: str) -> None:
     with pytest.raises(Invalid) as refusal:
         numbers.append({"id": [4], "word": ["four"]}, idempotency_key=key)
     assert refusal.value.reason == "bad_idempotency_key"
     assert numbers.version == 1
+
+
+def test_a_key_knows_its_request_whatever_happened_since(lake: Lake, numbers: Dataset) -> None:
+    rows = pa.table({"id": [4, 5], "word": ["four", None]})
+    first = numbers.append(rows, idempotency_key="k")
+    numbers.alter(add={"extra": "int64"})
+    lake.workspace.shape = Shape(group_rows=1)
+    cut_otherwise = pa.Table.from_batches([batch.slice(i, 1) for batch in rows.to_batches() for i in (0, 1)])
+    packed = cut_otherwise.set_column(1, "word", cut_otherwise["word"].dictionary_encode())
+    for again in (rows, cut_otherwise, packed):
+        assert numbers.append(again, idempotency_key="k") == first
+    for other in ({"id": [4, 5], "word": ["four", ""]}, {"id": [4, 5]}, {"id": [5, 4], "word": [None, "four"]}):
+        with pytest.raises(AlreadyExists):
+            numbers.append(other, idempotency_key="k")
+    assert ids(numbers) == [1, 2, 3, 4, 5]
+    assert_no_orphans(lake)
+
+
+def test_a_creation_is_known_again_by_all_that_was_asked(lake: Lake) -> None:
+    first = lake.create("demo.made", {"id": [1]}, idempotency_key="k")
+    assert lake.create("demo.made", {"id": [1]}, idempotency_key="k").id == first.id
+    with pytest.raises(AlreadyExists) as refusal:
+        lake.create("demo.made", {"id": [1]}, row_ids=False, idempotency_key="k")
+    assert refusal.value.reason == "key_reused"
+    assert_no_orphans(lake)
+
+
+def test_an_alter_and_an_overwrite_are_answered_again_after_others_wrote(lake: Lake, numbers: Dataset) -> None:
+    altered = numbers.alter(add={"extra": "int64"}, idempotency_key="a")
+    written = numbers.overwrite({"id": [9]}, expect=2, idempotency_key="o")
+    numbers.append({"id": [10]})
+    assert numbers.alter(add={"extra": "int64"}, idempotency_key="a") == altered
+    assert numbers.overwrite({"id": [9]}, expect=2, idempotency_key="o") == written
+    with pytest.raises(AlreadyExists):
+        numbers.overwrite({"id": [9]}, expect=4, idempotency_key="o")
+    assert ids(numbers) == [9, 10]
 
 
 def test_keys_of_tenants_do_not_meet(lake: Lake, stranger: Lake, numbers: Dataset) -> None:

@@ -24,7 +24,7 @@ def test_every_version_reads_as_it_was(numbers: Dataset) -> None:
     assert "extra" not in read[2]
 
 
-@pytest.mark.parametrize("version", [0, -1, 2, 10**12])
+@pytest.mark.parametrize("version", [0, -1, 2, 10**12, 2**63, 2**70])
 def test_an_unknown_version_is_told_with_the_newest(numbers: Dataset, version: int) -> None:
     with pytest.raises(NotFound) as refusal:
         numbers.at(version)
@@ -63,6 +63,30 @@ def test_history_tells_who_did_what_and_pages(numbers: Dataset) -> None:
     assert (first.operation, first.counts.inserted, first.rows, first.files) == ("create", 3, 3, 1)
     assert first.author.endswith("(local)")
     assert abs(first.at - datetime.now(UTC)) < timedelta(minutes=5)
+
+
+def test_odd_numbers_are_told(lake: Lake, numbers: Dataset) -> None:
+    assert [v.number for v in numbers.history(before=2**70)] == [1]
+    for limit in (0, -1, 2**70):
+        with pytest.raises(Invalid):
+            numbers.history(limit)
+    for commit_no in (2, -1, 2**70):
+        with pytest.raises(NotFound) as refusal:
+            lake.snapshot(commit_no)
+        assert refusal.value.reason == "commit_not_found"
+        with pytest.raises(NotFound):
+            numbers.at(commit_no=commit_no)
+
+
+def test_a_snapshot_holds_what_was_dropped_later(lake: Lake, numbers: Dataset) -> None:
+    before = lake.snapshot()
+    numbers.drop()
+    lake.create("demo.numbers", {"id": [7]})
+    assert before.dataset("demo.numbers").to_arrow().num_rows == 3
+    assert lake.snapshot(2).commit_no == 2
+    with pytest.raises(NotFound):
+        lake.snapshot(2).dataset("demo.numbers")
+    assert lake.snapshot().dataset("demo.numbers").to_arrow().num_rows == 1
 
 
 def test_a_pruned_plan_leaves_out_no_row_at_any_version(lake: Lake) -> None:
@@ -147,7 +171,7 @@ def test_no_part_of_a_pruned_plan_reads_what_it_does_not_look_for(lake: Lake, st
                 ),
                 {"t": lake.caller.tenant},
             )
-            connection.execute(text("INSERT INTO tenants VALUES (:t, 1, now())"), {"t": lake.caller.tenant})
+            connection.execute(text("INSERT INTO tenants VALUES (:t, 1, now(), now())"), {"t": lake.caller.tenant})
             connection.execute(
                 text(
                     "INSERT INTO datasets VALUES (:t, :t, 's', 't', 's.t', '', false, true, 1, 1, now(), :t, now(), :t)"

@@ -82,7 +82,7 @@ def test_a_notebook_shows_no_markup_of_strangers(lake: Lake) -> None:
 def test_a_version_held_fast_does_not_move(numbers: Dataset) -> None:
     held = numbers.now()
     numbers.append({"id": [4], "word": ["four"]})
-    assert (len(held), held.to_arrow().num_rows, len(numbers)) == (3, 3, 4)
+    assert (held.num_rows, held.to_arrow().num_rows, numbers.num_rows) == (3, 3, 4)
 
 
 def test_columns_and_rows_can_be_chosen(numbers: Dataset) -> None:
@@ -160,6 +160,34 @@ def test_a_dataset_without_row_ids_has_none(lake: Lake) -> None:
     with pytest.raises(Invalid) as refusal:
         ds.to_arrow(row_ids=True)
     assert refusal.value.reason == "no_row_ids"
+
+
+def test_a_workspace_may_have_an_odd_path(tmp_path: Path) -> None:
+    place = Place.make(tmp_path / "we?ird #x%20" / "ü 'q'", None)
+    with place.open() as lake:
+        lake.create("demo.x", {"id": [1]})
+    assert (Path(place.folder) / "catalog.db").exists()
+    assert [p.name for p in tmp_path.iterdir()] == ["we?ird #x%20"]
+
+
+def test_a_full_disk_is_told_as_such(tmp_path: Path) -> None:
+    """In a process that may write no file beyond a size; what it had before is as it was."""
+    place = Place.make(tmp_path / "w", None)
+    with place.open() as lake:
+        lake.create("demo.x", {"id": [1]})
+    code = (
+        "import resource, signal, sys, penstock; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+        "lake = penstock.open(sys.argv[1]); ds = lake.dataset('demo.x'); "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))\n"
+        "try: ds.append({'id': list(range(0, 9_000_000, 7))})\n"
+        "except penstock.Unavailable as e: print(e.reason)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, place.folder], capture_output=True, text=True)
+    assert done.stdout == "storage_failed\n", done.stderr
+    with place.open() as lake:
+        assert lake.dataset("demo.x").version == 1
+        store = lake.workspace.store
+        assert sum(1 for tenant in store.folders("data") for ds in store.folders(tenant) for _ in store.files(ds)) == 1
 
 
 def test_a_missing_workspace_says_how_to_make_one(tmp_path: Path) -> None:

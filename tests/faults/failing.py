@@ -1,6 +1,5 @@
 """Parts that fail at the N-th use, as disks and databases do."""
 
-import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -60,7 +59,7 @@ class FailingSink(LocalSink):
 
     def write(self, data: bytes) -> int:
         if self._countdown.step():
-            raise OSError(errno.ENOSPC, "No space left on device")
+            raise Unavailable("storage_failed", "injected: write")
         return super().write(data)
 
     def seal(self) -> Sealed:

@@ -1,9 +1,8 @@
 """Whatever fails, wherever: what was acknowledged is there once, what was refused is not there at all."""
 
 import signal
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,89 +11,41 @@ import pytest
 from sqlalchemy import text
 
 from faults.failing import Countdown, FailingStore, failing_sql
+from faults.writes import BEFORE, ROW, WRITES, Write, newcomer, picture, prepare
 from penstock import faults
+from penstock.catalog import commit as commits
 from penstock.catalog.access import Database
-from penstock.errors import Conflict, PenstockError, Unavailable, Undecided
-from penstock.lake import Lake
+from penstock.errors import Conflict, Unavailable, Undecided
 from penstock.service.sweep import Keep, sweep
 from places import Place, answer
 
 COMMITTED = ("commit.sent", "commit.done")  # the steps after which the write has happened
-SETS = ("demo.one", "demo.other")
+STEPS = [
+    (kind, step)
+    for kind, write in WRITES.items()
+    for step in faults.STEPS
+    if write.writes_files or step not in ("stage.opened", "stage.written", "stage.synced")
+]
 
 
-def rows(lake: Lake, name: str) -> list[int]:
-    return sorted(lake.dataset(name).to_arrow(["id"])["id"].to_pylist())
-
-
-def prepare(lake: Lake) -> None:
-    for name in SETS:
-        lake.create(name, {"id": [1], "word": ["a"]}).append({"id": [2], "word": ["b"]})
-
-
-def append(lake: Lake) -> Any:
-    return lake.dataset("demo.one").append({"id": [99], "word": ["risky"]}, idempotency_key="k")
-
-
-def pair(lake: Lake) -> Any:
-    with lake.transaction(idempotency_key="k") as tx:
-        tx.append("demo.one", {"id": [99], "word": ["risky"]})
-        tx.overwrite("demo.other", {"id": [99], "word": ["risky"]})
-    return tx.receipt
-
-
-def compact(lake: Lake) -> Any:
-    return lake.dataset("demo.one").compact()
-
-
-@dataclass(frozen=True)
-class Write:
-    """A write, what the datasets hold before and after it, and whether it may be sent again."""
-
-    run: Callable[[Lake], Any]
-    after: tuple[list[int], list[int]]
-    replayable: bool = True
-
-    before = ([1, 2], [1, 2])
-
-    def state(self, lake: Lake) -> str:
-        """whole or absent; anything else is a broken promise."""
-        held = tuple(rows(lake, name) for name in SETS)
-        versions = [lake.dataset(name).version for name in SETS]
-        if held == self.before and versions == [2, 2]:
-            return "absent"
-        assert held == self.after
-        assert versions in ([3, 3], [3, 2])
-        return "whole"
-
-
-WRITES = {
-    "append": Write(append, ([1, 2, 99], [1, 2])),
-    "pair": Write(pair, ([1, 2, 99], [99])),
-    "compact": Write(compact, ([1, 2], [1, 2]), replayable=False),
-}
-
-
-def check_aftermath(place: Place, write: Write, *, happened: bool | None) -> None:
+def check_aftermath(place: Place, write: Write, *, happened: bool) -> None:
     """A new process finds the write whole or absent, can send it again, can write on, and can clean up."""
     with place.open() as lake:
-        state = write.state(lake)
-        if happened is not None:
-            assert state == ("whole" if happened else "absent")
-        again = write.run(lake)
-        if write.replayable:
-            assert again.replayed == (state == "whole")
+        assert write.state(lake) == ("whole" if happened else "absent")
+        assert write.run(lake).replayed == happened
         assert write.state(lake) == "whole"
-        for name in SETS:
-            for version in range(1, lake.dataset(name).version + 1):
-                at = lake.dataset(name).at(version)
-                assert at.to_arrow(row_ids=True).num_rows == at.num_rows
-        lake.dataset("demo.one").append({"id": [100], "word": ["next"]})
-        assert rows(lake, "demo.one") == [*write.after[0], 100]
+        for at in lake.datasets():
+            for version in range(1, at.version + 1):
+                past = lake.dataset(at.id).at(version)
+                assert past.to_arrow(row_ids=True).num_rows == past.num_rows
+        version, ids = write.after["demo.one"]
+        assert lake.dataset("demo.one").append({"id": [100], "word": ["next"]}).version == version + 1
+        assert picture(lake)["demo.one"] == (version + 1, [*ids, 100])
         tidy(lake)
+        tidy(newcomer(lake))
 
 
-def tidy(lake: Lake) -> None:
+def tidy(lake: Any) -> None:
     """After the dead writer's lease ran out, a sweep leaves exactly the files that versions hold."""
     lake.workspace.db.clock = lambda: datetime.now(UTC) + timedelta(hours=3)
     sweep(lake.workspace, lake.caller, Keep(), really=True)
@@ -102,15 +53,14 @@ def tidy(lake: Lake) -> None:
     on_disk = {path for folder in store.folders(f"data/{lake.caller.tenant}") for path, _ in store.files(folder)}
     held = {
         file.path
-        for name in SETS
-        for version in range(1, lake.dataset(name).version + 1)
-        for file in lake.dataset(name).at(version).files()
+        for at in lake.datasets()
+        for version in range(1, at.version + 1)
+        for file in lake.dataset(at.id).at(version).files()
     }
     assert on_disk == held
 
 
-@pytest.mark.parametrize("step", faults.STEPS)
-@pytest.mark.parametrize("kind", WRITES)
+@pytest.mark.parametrize(("kind", "step"), STEPS)
 def test_a_failure_at_any_step_leaves_the_write_whole_or_absent(place: Place, kind: str, step: str) -> None:
     write = WRITES[kind]
     with place.open() as lake:
@@ -121,30 +71,28 @@ def test_a_failure_at_any_step_leaves_the_write_whole_or_absent(place: Place, ki
 
         with faults.armed(step, fail):
             if step == "commit.sent":  # the answer to COMMIT was lost, and the receipt tells
-                assert write.run(lake).commit_no == 5
+                assert not write.run(lake).replayed
             else:
                 with pytest.raises(OSError, match="injected"):
                     write.run(lake)
-        state = write.state(lake) if kind != "compact" else None
-        assert state in (None, "whole" if step in COMMITTED else "absent")
-    check_aftermath(place, write, happened=None if kind == "compact" else step in COMMITTED)
+        assert write.state(lake) == ("whole" if step in COMMITTED else "absent")
+    check_aftermath(place, write, happened=step in COMMITTED)
 
 
-@pytest.mark.parametrize("step", faults.STEPS)
-@pytest.mark.parametrize("kind", WRITES)
-def test_a_kill_at_any_step_leaves_the_write_whole_or_absent(place: Place, kind: str, step: str) -> None:
-    write = WRITES[kind]
+@pytest.mark.parametrize(("kind", "step"), STEPS)
+def test_a_kill_at_any_step_leaves_the_write_whole_or_absent(place: Place, kind: str, step: str, soak: bool) -> None:
+    if place.url and kind in ("overwrite", "compact") and not soak:
+        pytest.skip("a process costs most here; SQLite has run it, and the soak runs it on PostgreSQL too")
     with place.open() as lake:
         prepare(lake)
-    args = {"append": ("demo.one", step, "k"), "pair": (*SETS, step, "k"), "compact": ("demo.one", step)}
     (Path(place.folder) / "go").touch()
-    process = place.spawn(f"killed_{kind}", *args[kind])
+    process = place.spawn("killed", kind, step)
     process.communicate(timeout=120)
     assert process.returncode == -signal.SIGKILL, f"the write never came to {step}"
-    check_aftermath(place, write, happened=None if kind == "compact" else step in COMMITTED)
+    check_aftermath(place, WRITES[kind], happened=step in COMMITTED)
 
 
-@pytest.mark.parametrize("kind", WRITES)
+@pytest.mark.parametrize("kind", [kind for kind, write in WRITES.items() if write.writes_files])
 def test_the_nth_file_operation_may_fail(place: Place, kind: str) -> None:
     write = WRITES[kind]
     with place.open() as lake:
@@ -156,17 +104,17 @@ def test_the_nth_file_operation_may_fail(place: Place, kind: str) -> None:
             lake.workspace.store = FailingStore(Path(place.folder), countdown)
             try:
                 write.run(lake)
-            except (PenstockError, OSError):
+            except Unavailable:
                 assert countdown.fired
                 assert write.state(lake) == "absent"
                 continue
             break
         assert n > 5, "too few operations were seen"
         assert not countdown.fired
-    check_aftermath(place, write, happened=True if kind != "compact" else None)
+    check_aftermath(place, write, happened=True)
 
 
-@pytest.mark.parametrize("kind", ["append", "pair"])
+@pytest.mark.parametrize("kind", WRITES)
 def test_the_nth_sql_statement_may_fail(place: Place, kind: str) -> None:
     write = WRITES[kind]
     with place.open() as lake:
@@ -179,10 +127,10 @@ def test_the_nth_sql_statement_may_fail(place: Place, kind: str) -> None:
                 with failing_sql(lake.workspace.db, countdown):
                     write.run(lake)
                 happened = 1
-            except (Unavailable, Conflict):
+            except (Unavailable, Conflict, Undecided):
                 assert countdown.fired
                 assert write.state(lake) == "absent"
-        assert n > 10, "too few statements were seen"
+        assert n > 8, "too few statements were seen"
     check_aftermath(place, write, happened=True)
 
 
@@ -226,6 +174,38 @@ def test_a_connection_that_dies_during_commit_is_looked_up(postgres_url: str, tm
     check_aftermath(place, write, happened=False)
 
 
+def test_a_request_without_a_key_can_be_sent_again_with_the_one_that_is_told(place: Place) -> None:
+    with place.open() as lake, ExitStack() as lost:
+        prepare(lake)
+        ds = lake.dataset("demo.one")
+
+        def lose_everything() -> None:
+            lost.enter_context(failing_sql(lake.workspace.db, Countdown(1)))
+            raise OSError("injected")
+
+        with faults.armed("commit.sent", lose_everything), pytest.raises(Undecided) as told:
+            ds.append(ROW)
+        again = ds.append(ROW, idempotency_key=told.value.context["idempotency_key"])
+        assert again.replayed
+        assert picture(lake)["demo.one"] == (3, [1, 2, 99])
+
+
+def test_a_lookup_waits_for_the_first_commit_of_a_tenant(postgres_url: str, tmp_path: Path) -> None:
+    """The row that a lookup waits on is itself part of that commit."""
+    with Place.make(tmp_path / "workspace", postgres_url).open() as lake, ThreadPoolExecutor() as pool:
+        found: list[Any] = []
+
+        def look_up_meanwhile() -> None:
+            waiting = pool.submit(commits.lookup, lake.workspace.db, lake.caller, "k")
+            with pytest.raises(TimeoutError):
+                waiting.result(timeout=0.5)
+            found.append(waiting)
+
+        with faults.armed("commit.ready", look_up_meanwhile):
+            lake.create("demo.first", {"id": [1]}, idempotency_key="k")
+        assert found[0].result(timeout=10).written[0].name == "demo.first"
+
+
 def test_a_writer_whose_lease_was_ended_cannot_commit(place: Place) -> None:
     """It slept too long; its files were swept. It is refused, and its next write takes a new lease."""
     with place.open() as sleeper, place.open() as sweeper:
@@ -237,11 +217,11 @@ def test_a_writer_whose_lease_was_ended_cannot_commit(place: Place) -> None:
             assert swept.orphans == 1
 
         with faults.armed("stage.synced", sweep_now), pytest.raises(Conflict) as refusal:
-            append(sleeper)
+            WRITES["append"].run(sleeper)
         assert refusal.value.reason == "lease_ended"
-        assert rows(sleeper, "demo.one") == [1, 2]
-        assert append(sleeper).version == 3
-        assert rows(sleeper, "demo.one") == [1, 2, 99]
+        assert picture(sleeper) == BEFORE
+        assert WRITES["append"].run(sleeper).version == 3
+        assert picture(sleeper) == WRITES["append"].after
 
 
 def test_a_live_writer_is_never_swept(place: Place) -> None:
@@ -252,8 +232,8 @@ def test_a_live_writer_is_never_swept(place: Place) -> None:
             assert sweep(sweeper.workspace, sweeper.caller, Keep(days=0, versions=1), really=True).orphans == 0
 
         with faults.armed("stage.synced", sweep_now):
-            assert append(writer).version == 3
-        assert rows(writer, "demo.one") == [1, 2, 99]
+            assert WRITES["append"].run(writer).version == 3
+        assert picture(writer) == WRITES["append"].after
 
 
 def test_a_killed_actor_really_dies(embedded: Place) -> None:

@@ -5,8 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
-from penstock.errors import Forbidden, Invalid, NotFound
+from penstock.catalog import tables
+from penstock.catalog.access import mine
+from penstock.errors import Conflict, Forbidden, Invalid, NotFound
 from penstock.lake import Dataset, Lake
 from penstock.service.sweep import Keep, Swept, sweep
 from places import Place
@@ -133,6 +136,43 @@ def test_what_penstock_did_not_write_is_left_alone(embedded: Place) -> None:
         lake.workspace.db.clock = lambda: datetime.now(UTC) + 5 * DAY
         assert run(lake, days=0, versions=1).files == 0
         assert all(stranger.exists() for stranger in strangers)
+
+
+def test_files_of_another_catalog_are_left_alone(tmp_path: Path) -> None:
+    """The workspace moved to another database; a sweep that does not know of it must not clean up after it."""
+    here = Place.make(tmp_path / "w", None)
+    there = Place(here.folder, f"sqlite:///{tmp_path}/other.db")
+    Place.make(tmp_path / "w", there.url)
+    with there.open() as lake:
+        ds = lake.create("demo.numbers", {"id": [1]})
+        with here.open() as mistaken:
+            mistaken.workspace.db.clock = lambda: datetime.now(UTC) + 5 * DAY
+            swept = run(mistaken, days=0, versions=1)
+        assert (swept.files, swept.unknown) == (0, 1)
+        assert ds.to_arrow().num_rows == 1
+
+
+def test_a_version_that_was_swept_meanwhile_is_told_not_read_in_part(lake: Lake, daily: Dataset, clock: Clock) -> None:
+    held = daily.at(1)
+    clock.now += 10 * DAY
+    run(lake, versions=1)
+    with pytest.raises(NotFound, match="swept"):
+        held.to_arrow()
+    with pytest.raises(Conflict):
+        daily.overwrite({"id": [1]}, expect=1)
+
+
+def test_a_sweep_is_audited_and_counted_once(lake: Lake, clock: Clock) -> None:
+    ds = lake.create("demo.shared", {"id": [1]})
+    clock.now += DAY
+    ds.append({"id": [2]})
+    clock.now += DAY
+    assert sweep(lake.workspace, lake.caller, Keep(versions=1)).versions == 1
+    assert run(lake, versions=1).versions == 1
+    assert sweep(lake.workspace, lake.caller, Keep(versions=1)).versions == 0
+    with lake.workspace.db.read(lake.caller) as tx:
+        actions = [row.action for row in tx.all(select(tables.audit.c.action).where(mine(tables.audit)))]
+    assert actions.count("sweep") == 1
 
 
 def test_only_admins_sweep_and_odd_retentions_are_refused(lake: Lake) -> None:

@@ -7,10 +7,12 @@ transaction takes on a role that owns nothing and names its tenant, both until i
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -34,16 +36,20 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from penstock.catalog import tables
 from penstock.core.caller import Caller
-from penstock.errors import Conflict, Invalid, Unavailable, Undecided
+from penstock.errors import Conflict, Invalid, Unavailable, Undecided, Unsupported
 
 APP_ROLE = "penstock_app"
 TENANT_SETTING = "penstock.tenant"
 
 _BUSY_TIMEOUT = 60  # seconds that a writer waits for SQLite's one write lock
-_SERIALIZATION, _DEADLOCK = "40001", "40P01"
+_POOL = {"pool_size": 16, "max_overflow": 48, "pool_timeout": _BUSY_TIMEOUT}
+_OVERTAKEN = ("40001", "40P01")  # serialization failure, deadlock
+_LOCKED = "55P03"
+_NO_ROLE = ("42501", "22023", "42704")  # not allowed, or there is no such role
 
 _CHUNK = 500
 
@@ -69,11 +75,11 @@ def in_chunks(values: Sequence[T]) -> Iterator[list[T]]:
 class Tx:
     """One transaction of one caller."""
 
-    def __init__(self, connection: Connection, caller: Caller, now: datetime) -> None:
+    def __init__(self, connection: Connection, caller: Caller, clock: Callable[[], datetime]) -> None:
         self._connection = connection
         self._tenant = {"tenant": caller.tenant}
-        self.caller = caller
-        self.now = now
+        self.caller, self.clock = caller, clock
+        self.now = clock()
 
     def all(self, statement: Executable, **params: Any) -> Sequence[Row[Any]]:
         return self._connection.execute(statement, params | self._tenant).all()
@@ -118,8 +124,9 @@ _AUDIT = add(tables.audit)
 
 
 class Database:
-    def __init__(self, url: str, *, durable: bool = True, clock: Callable[[], datetime] | None = None) -> None:
-        self.url = parse_url(url)
+    def __init__(self, where: str | Path, *, durable: bool = True, clock: Callable[[], datetime] | None = None) -> None:
+        """A URL, or the path of an SQLite file."""
+        self.url = URL.create("sqlite", database=str(where)) if isinstance(where, Path) else parse_url(where)
         self.engine = _engine(self.url, durable=durable)
         self.clock = clock or (lambda: datetime.now(UTC))
         self._process = os.getpid()
@@ -128,7 +135,7 @@ class Database:
     def read(self, caller: Caller) -> Iterator[Tx]:
         """Statements that see one state of the catalog."""
         with self._begin(caller, write=False) as connection:
-            yield Tx(connection, caller, self.clock())
+            yield Tx(connection, caller, self.clock)
 
     @contextmanager
     def write(self, caller: Caller, at: Callable[[str], None] = lambda _: None) -> Iterator[Tx]:
@@ -137,7 +144,7 @@ class Database:
         `at` hears when all that is left is COMMIT ("commit.ready"), and when it was carried out ("commit.sent").
         """
         with self._begin(caller, write=True) as connection:
-            yield Tx(connection, caller, self.clock())
+            yield Tx(connection, caller, self.clock)
             at("commit.ready")
             try:
                 connection.commit()
@@ -149,6 +156,7 @@ class Database:
     @contextmanager
     def raw(self) -> Iterator[Connection]:
         """A connection of no tenant, for migrations and the doctor."""
+        self._after_fork()
         with _translated(), self.engine.connect() as connection:
             yield connection
 
@@ -157,15 +165,18 @@ class Database:
 
     @contextmanager
     def _begin(self, caller: Caller, *, write: bool) -> Iterator[Connection]:
-        if self._process != os.getpid():  # a forked child must not speak on its parent's connections
-            self.engine.dispose(close=False)
-            self._process = os.getpid()
+        self._after_fork()
         with _translated():
             connection = self._open(caller, write=write)
             try:
                 yield connection
             finally:
                 connection.close()  # rolls back what was not committed
+
+    def _after_fork(self) -> None:
+        if self._process != os.getpid():  # a child must not speak on its parent's connections
+            self.engine.dispose(close=False)
+            self._process = os.getpid()
 
     def _open(self, caller: Caller, *, write: bool) -> Connection:
         for last in (False, True):
@@ -186,7 +197,12 @@ class Database:
         return connection
 
 
-_ENTER = text(f"SELECT set_config('role', :role, true), set_config('{TENANT_SETTING}', :tenant, true)")
+# All of it ends with the transaction. The time limits keep a writer that got stuck from holding up all others.
+_ENTER = text(
+    f"SELECT set_config('role', :role, true), set_config('{TENANT_SETTING}', :tenant, true), "
+    f"set_config('lock_timeout', '{_BUSY_TIMEOUT}s', true), "
+    f"set_config('idle_in_transaction_session_timeout', '{2 * _BUSY_TIMEOUT}s', true)"
+)
 
 
 def parse_url(text_: str) -> URL:
@@ -212,20 +228,32 @@ def _engine(url: URL, *, durable: bool) -> Engine:
 
     @event.listens_for(engine, "before_cursor_execute")
     def _guard(connection: Connection, _cursor: Any, statement: str, *_rest: Any) -> None:
-        tenanted = "penstock_write" in connection.get_execution_options()
-        if tenanted and "tenant_id" not in statement and not statement.startswith(("BEGIN", "SELECT set_config")):
+        if "penstock_write" in connection.get_execution_options() and not keeps_to_the_tenant(statement):
             raise RuntimeError(f"a statement without the tenant condition: {statement}")
 
     return engine
 
 
+@lru_cache(1_000)
+def keeps_to_the_tenant(statement: str) -> bool:
+    """Is every table that the statement names tied to the tenant? Judged by the SQL that is sent."""
+    named = [name for name in _NAMED.findall(statement) if name in tables.metadata.tables]
+    if statement.startswith("INSERT"):
+        return "(tenant_id, " in statement and len(named) == 1
+    return len(_CONDITION.findall(statement)) >= len(named)
+
+
+_NAMED = re.compile(r"\b(?:FROM|JOIN|UPDATE|INTO|,)\s+(\w+)\b(?!\.)")
+_CONDITION = re.compile(r"tenant_id = (?:\?|%\(tenant)")
+
+
 def _postgresql(url: URL) -> Engine:
-    return create_engine(url, connect_args={"connect_timeout": 10, "application_name": "penstock"}, pool_size=8)
+    return create_engine(url, connect_args={"connect_timeout": 10, "application_name": "penstock"}, **_POOL)
 
 
 def _sqlite(url: URL, *, durable: bool) -> Engine:
     # isolation_level None: sqlite3 leaves transactions to us. timeout: how long BEGIN IMMEDIATE waits.
-    engine = create_engine(url, connect_args={"isolation_level": None, "timeout": _BUSY_TIMEOUT})
+    engine = create_engine(url, connect_args={"isolation_level": None, "timeout": _BUSY_TIMEOUT}, **_POOL)
 
     @event.listens_for(engine, "connect")
     def _prepare(connection: Any, _record: Any) -> None:
@@ -247,11 +275,22 @@ def _translated() -> Iterator[None]:
     """The database's errors as ours. What is not known here is a bug, and stays one."""
     try:
         yield
-    except (OperationalError, InterfaceError) as cause:
-        if "locked" in str(cause.orig):
+    except PoolTimeout:
+        raise Unavailable("database_busy", "too many uses of the catalog at once in this process; try again") from None
+    except DBAPIError as cause:
+        state = getattr(cause.orig, "sqlstate", None)
+        if state == _LOCKED or "database is locked" in str(cause.orig):
             raise Unavailable("database_busy", "another process holds the catalog's write lock; try again") from None
-        if getattr(cause.orig, "sqlstate", None) in (_SERIALIZATION, _DEADLOCK):
+        if state in _OVERTAKEN:
             raise Conflict("overtaken", "another transaction came first; try again") from None
+        if state in _NO_ROLE:
+            raise Unsupported(
+                "no_app_role",
+                f"this login may not act as {APP_ROLE}; let the owner run `penstock migrate`, and "
+                f"GRANT {APP_ROLE} TO the login",
+            ) from None
+        if not isinstance(cause, OperationalError | InterfaceError):
+            raise
         raise Unavailable("database_unavailable", f"the database cannot be used: {_said(cause)}") from None
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
-from sqlalchemy import Row, and_, bindparam, delete, select, update
+from sqlalchemy import Row, and_, bindparam, select, update
 
 from penstock import faults
 from penstock.catalog import history, leases
@@ -30,14 +30,15 @@ from penstock.errors import AlreadyExists, Conflict, Unavailable, Undecided, Uns
 
 _TRIES = 5  # of a transaction that the database broke off before it could decide
 
-_d, _v, _f, _b = datasets.c, dataset_versions.c, data_files.c, file_bins.c
+_d, _v, _f = datasets.c, dataset_versions.c, data_files.c
 
 _NUMBER = (
     update(tenants)
     .where(mine(tenants))
     .values(commit_no=tenants.c.commit_no + bindparam("step"))
-    .returning(tenants.c.commit_no)
+    .returning(tenants.c.commit_no, tenants.c.committed_at)
 )
+_AT = update(tenants).where(mine(tenants)).values(committed_at=bindparam("moment"))
 _RECEIPT = select(receipts).where(mine(receipts), receipts.c.key == bindparam("at_key"))
 _HEAD = (
     select(
@@ -69,9 +70,6 @@ _END = (
         _f.end_version.is_(None),
     )
     .values(end_version=bindparam("version"))
-)
-_UNBIN = delete(file_bins).where(
-    mine(file_bins), _b.dataset_id == bindparam("dataset"), _b.file_no.in_(bindparam("numbers", expanding=True))
 )
 _ADD_SCHEMA = add(dataset_schemas)
 _ADD_FILE = add(data_files)
@@ -113,7 +111,9 @@ def lookup(db: Database, caller: Caller, key: str, request: str | None = None) -
     """Was this request carried out? Waits for a commit that is still under way."""
     try:
         with db.write(caller) as tx:
-            tx.first(_NUMBER, step=0)  # the commit in question holds this row until it has ended
+            # The commit in question holds the tenant's row until it has ended; the first one of all has just made it.
+            _add_tenant(tx)
+            tx.first(_NUMBER, step=0)
             return _receipt(tx, key, request)
     except (Unavailable, Undecided, Conflict) as cause:
         raise Undecided(
@@ -132,7 +132,7 @@ def drop(db: Database, caller: Caller, dataset: UUID) -> None:
         tx.run(
             update(datasets)
             .where(mine(datasets), _d.dataset_id == bindparam("dropped"), _d.dropped_at.is_(None))
-            .values(dropped_at=tx.now, updated_at=tx.now, updated_by=caller.user),
+            .values(dropped_at=tx.now, dropped_commit_no=number, updated_at=tx.now, updated_by=caller.user),
             dropped=dataset,
         )
         tx.audit("drop", {"dataset": dataset, "name": _name(head)}, commit_no=number)
@@ -157,6 +157,7 @@ def _apply(tx: Tx, changes: tuple[Change, ...], lease: UUID, key: str, request: 
 
 
 def _apply_one(tx: Tx, change: Change, number: int) -> Written:
+    head: Row[Any]
     if change.create:
         name, base = _create(tx, change.dataset, change.create), _NOTHING
         row_ids = change.create.row_ids
@@ -166,7 +167,7 @@ def _apply_one(tx: Tx, change: Change, number: int) -> Written:
         if head.read_only:
             raise Unsupported("read_only", f"{name} is read-only", dataset=name)
         if head.version != change.base and not change.rebase:
-            raise _moved_on(tx, change, name)
+            raise _moved_on(change, head)
         base = _Totals(head.version, head.schema_no, head.rows, head.files, head.bytes)
         if change.empty:
             return Written(change.dataset, name, base.version, change.operation, base.rows)
@@ -189,10 +190,10 @@ def _apply_one(tx: Tx, change: Change, number: int) -> Written:
         author=tx.caller.name,
     )
     if not won:
-        raise _moved_on(tx, change, name)
+        raise _moved_on(change, _head(tx, change.dataset))
     faults.at("commit.versioned")
     if _end(tx, change, version) != len(change.removed):
-        raise _moved_on(tx, change, name)
+        raise _moved_on(change, head)
     faults.at("commit.removed")
     _add_files(tx, change, version, row_ids=row_ids)
     faults.at("commit.added")
@@ -219,14 +220,25 @@ class _Replay(Exception):
 
 
 def _commit_no(tx: Tx, dataset: UUID, *, step: int = 1, create: bool = False) -> int:
-    """Take the tenant's next number. The row stays locked until the end: commits of a tenant follow one another."""
+    """Take the tenant's next number. The row stays locked until the end: commits of a tenant follow one another.
+
+    So do their times: a commit that waited here is of now, and no earlier than the one it waited for.
+    """
     row = tx.first(_NUMBER, step=step)
     if row is None and create:
-        tx.add_if_free(tenants, commit_no=0, created_at=tx.now)
+        _add_tenant(tx)
         row = tx.first(_NUMBER, step=step)
     if row is None:
         raise history.no_such(dataset)
+    tx.now = max(tx.clock(), row.committed_at)
+    if step:
+        tx.run(_AT, moment=tx.now)
     return int(row.commit_no)
+
+
+def _add_tenant(tx: Tx) -> None:
+    """Waits for whoever is adding it at the same moment."""
+    tx.add_if_free(tenants, commit_no=0, committed_at=tx.now, created_at=tx.now)
 
 
 def _receipt(tx: Tx, key: str, request: str | None) -> Receipt | None:
@@ -280,8 +292,8 @@ def _name(head: Row[Any]) -> str:
     return f"{head.schema_name}.{head.table_name}"
 
 
-def _moved_on(tx: Tx, change: Change, name: str) -> Conflict:
-    head = _head(tx, change.dataset)
+def _moved_on(change: Change, head: Row[Any]) -> Conflict:
+    name = _name(head)
     return Conflict(
         "stale_version",
         f"{name} has moved past version {change.base}: {head.author} committed version {head.version} "
@@ -307,7 +319,7 @@ def _end(tx: Tx, change: Change, version: int) -> int:
     ended = 0
     for numbers in in_chunks([file.number for file in change.removed]):
         ended += tx.run(_END, dataset=change.dataset, numbers=numbers, version=version)
-        tx.run(_UNBIN, dataset=change.dataset, numbers=numbers)
+        history.unplace(tx, change.dataset, numbers)
     return ended
 
 

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Row, and_, bindparam, func, select
+from sqlalchemy import Row, and_, bindparam, delete, func, or_, select
 
 from penstock.catalog.access import Tx, in_chunks, mine
 from penstock.catalog.tables import data_files, dataset_schemas, dataset_versions, datasets, file_bins, tenants
@@ -19,6 +19,7 @@ from penstock.core.stats import Plain, from_json, has_stats, may_hold
 from penstock.errors import NotFound
 
 INDEXED_COLUMNS = 32  # the first so many columns of a dataset are worth an index of their ranges
+LAST = 2**62  # no version comes after this one
 ROW_IDS = -1  # their place in that index
 
 Bounds = Mapping[str, tuple[Plain | None, Plain | None]]  # column → lowest and highest value asked for
@@ -35,25 +36,36 @@ _SNAPSHOT = (
         dataset_schemas,
         and_(mine(dataset_schemas), _s.dataset_id == _v.dataset_id, _s.schema_no == _v.schema_no),
     )
-    .where(mine(datasets), _d.dropped_at.is_(None))
+    .where(mine(datasets))
 )  # fmt: skip
 _NEWEST_FIRST = _v.version.desc()
-_BY_ID = _SNAPSHOT.where(_d.dataset_id == bindparam("dataset"))
+_there = _d.dropped_at.is_(None)
+_BY_ID = _SNAPSHOT.where(_d.dataset_id == bindparam("dataset"), _there)
 _NEWEST = _BY_ID.order_by(_NEWEST_FIRST).limit(1)
-_NAMED = _SNAPSHOT.where(_d.name_key == bindparam("name")).order_by(_NEWEST_FIRST).limit(1)
+_NAMED = _SNAPSHOT.where(_d.name_key == bindparam("name"), _there).order_by(_NEWEST_FIRST).limit(1)
 _NUMBERED = _BY_ID.where(_v.version == bindparam("version"))
 _AS_OF_COMMIT = _BY_ID.where(_v.commit_no <= bindparam("commit_no")).order_by(_NEWEST_FIRST).limit(1)
+_then = or_(_there, _d.dropped_commit_no > bindparam("commit_no"))
+_NAMED_THEN = (
+    _SNAPSHOT.where(_d.name_key == bindparam("name"), _then, _v.commit_no <= bindparam("commit_no"))
+    .order_by(_v.commit_no.desc())
+    .limit(1)
+)
 _AS_OF_TIME = _BY_ID.where(_v.created_at <= bindparam("time")).order_by(_NEWEST_FIRST).limit(1)
 
 _other = dataset_versions.alias()
 _last = select(func.max(_other.c.version)).where(mine(_other), _other.c.dataset_id == _d.dataset_id).scalar_subquery()
-_ALL = _SNAPSHOT.where(_v.version == _last).order_by(_d.name_key)
+_ALL = _SNAPSHOT.where(_there, _v.version == _last).order_by(_d.name_key)
 
 _VERSIONS = (
     select(dataset_versions)
     .where(mine(dataset_versions), _v.dataset_id == bindparam("dataset"), _v.version < bindparam("before"))
     .order_by(_NEWEST_FIRST)
     .limit(bindparam("limit"))
+)
+
+_SWEPT = select(_v.swept_at).where(
+    mine(dataset_versions), _v.dataset_id == bindparam("dataset"), _v.version == bindparam("version")
 )
 
 # Files with statistics (True) or without (False): they are most of what a plan would have to read.
@@ -89,6 +101,16 @@ def named(tx: Tx, name: DatasetName) -> Snapshot:
     raise no_such(name)
 
 
+def named_then(tx: Tx, name: DatasetName, commit_no: int) -> Snapshot:
+    """The dataset that had the name after a commit, as it was then; dropping it later takes nothing away."""
+    row = tx.first(_NAMED_THEN, name=name.key, commit_no=commit_no)
+    if row is None:
+        raise no_such(name)
+    if row.swept_at:
+        raise _unreadable(row, row.version, "was swept")
+    return _snapshot(row)
+
+
 def newest(tx: Tx, dataset: UUID) -> Snapshot:
     if row := tx.first(_NEWEST, dataset=dataset):
         return _snapshot(row)
@@ -101,17 +123,11 @@ def no_such(dataset: UUID | DatasetName) -> NotFound:
 
 
 def at_version(tx: Tx, dataset: UUID, version: int) -> Snapshot:
-    if (row := tx.first(_NUMBERED, dataset=dataset, version=version)) and not row.swept_at:
-        return _snapshot(row)
-    last = newest(tx, dataset)
-    gone = "was swept" if row else "does not exist"
-    raise NotFound(
-        "version_not_found",
-        f"version {version} of {last.name} {gone}; the newest is {last.version.number}",
-        dataset=str(last.name),
-        requested_version=version,
-        actual_version=last.version.number,
-    )
+    row = tx.first(_NUMBERED, dataset=dataset, version=version) if 0 < version <= LAST else None
+    if row is None or row.swept_at:
+        last = tx.first(_NEWEST, dataset=dataset)
+        raise _unreadable(last, version, "was swept" if row else "does not exist") if last else no_such(dataset)
+    return _snapshot(row)
 
 
 def as_of(tx: Tx, dataset: UUID, moment: int | datetime) -> Snapshot:
@@ -120,27 +136,49 @@ def as_of(tx: Tx, dataset: UUID, moment: int | datetime) -> Snapshot:
         row = tx.first(_AS_OF_TIME, dataset=dataset, time=moment)
     else:
         row = tx.first(_AS_OF_COMMIT, dataset=dataset, commit_no=moment)
-    if row and not row.swept_at:
-        return _snapshot(row)
-    last = newest(tx, dataset)
-    when = f"at {moment.isoformat()}" if isinstance(moment, datetime) else f"at commit {moment}"
-    raise NotFound(
+    if row is None:
+        last = newest(tx, dataset)
+        when = f"at {moment.isoformat()}" if isinstance(moment, datetime) else f"at commit {moment}"
+        raise NotFound(
+            "version_not_found",
+            f"{last.name} was not there {when}",
+            dataset=str(last.name),
+            actual_version=last.version.number,
+        )
+    return at_version(tx, dataset, row.version)
+
+
+def _unreadable(last: Row[Any], version: int, why: str) -> NotFound:
+    name = str(DatasetName(last.schema_name, last.table_name))
+    return NotFound(
         "version_not_found",
-        f"{last.name} has no readable version {when}",
-        dataset=str(last.name),
-        actual_version=last.version.number,
+        f"version {version} of {name} {why}; the newest is {last.version}",
+        dataset=name,
+        requested_version=version,
+        actual_version=last.version,
     )
 
 
 def versions(tx: Tx, dataset: UUID, *, limit: int, before: int | None = None) -> list[Version]:
     """The newest first."""
-    rows = tx.all(_VERSIONS, dataset=dataset, limit=limit, before=2**62 if before is None else before)
+    before = LAST if before is None else max(0, min(before, LAST))
+    rows = tx.all(_VERSIONS, dataset=dataset, limit=limit, before=before)
     return [_version(row) for row in rows]
 
 
 def files(tx: Tx, snapshot: Snapshot, bounds: Bounds | None = None) -> list[DataFile]:
     """The files of a version, in the order they were written; with bounds, only those that may hold such rows."""
     bounds = bounds or {}
+    swept = tx.first(_SWEPT, dataset=snapshot.dataset, version=snapshot.version.number)
+    if swept is None:
+        raise no_such(snapshot.dataset)
+    if swept.swept_at:
+        raise NotFound(
+            "version_not_found",
+            f"version {snapshot.version.number} of {snapshot.name} was swept",
+            dataset=str(snapshot.name),
+            requested_version=snapshot.version.number,
+        )
     stats, version, at = bool(bounds), snapshot.version.number, {"dataset": snapshot.dataset}
     numbers = _found(tx, snapshot, bounds)
     if numbers is None:
@@ -150,6 +188,16 @@ def files(tx: Tx, snapshot: Snapshot, bounds: Bounds | None = None) -> list[Data
     rows += tx.all(_ENDED[stats], version=version, **at)
     files = (_file(row, snapshot, stats=stats) for row in sorted(rows, key=lambda row: row.file_no))
     return [file for file in files if file.begin <= version and _may_hold(file, bounds)]
+
+
+def unplace(tx: Tx, dataset: UUID, numbers: list[int]) -> None:
+    """Take files out of the index of ranges: it knows live ones only."""
+    tx.run(_UNPLACE, dataset=dataset, numbers=numbers)
+
+
+_UNPLACE = delete(file_bins).where(
+    mine(file_bins), _b.dataset_id == bindparam("dataset"), _b.file_no.in_(bindparam("numbers", expanding=True))
+)
 
 
 def _found(tx: Tx, snapshot: Snapshot, bounds: Bounds) -> list[int] | None:

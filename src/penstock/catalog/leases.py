@@ -1,11 +1,12 @@
 """Which writers are alive. A file that no version holds may go only when its writer's lease has ended."""
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from uuid import UUID, uuid4
 
-from sqlalchemy import bindparam, select, update
+from sqlalchemy import bindparam, or_, select, update
 
-from penstock.catalog.access import Tx, add, mine
+from penstock.catalog.access import Tx, add, in_chunks, mine
 from penstock.catalog.tables import leases
 from penstock.errors import Conflict
 
@@ -28,7 +29,9 @@ _FENCE = (
     .where(mine(leases), _l.ended_at.is_(None), _l.heartbeat_at < bindparam("silent_since"))
     .values(ended_at=bindparam("now"))
 )
-_LIVE = select(_l.lease_id).where(mine(leases), _l.ended_at.is_(None), _l.heartbeat_at >= bindparam("silent_since"))
+_THESE = select(_l.lease_id).where(mine(leases), _l.lease_id.in_(bindparam("these", expanding=True)))
+_ENDED = _THESE.where(_l.ended_at.is_not(None))
+_WOULD_END = _THESE.where(or_(_l.ended_at.is_not(None), _l.heartbeat_at < bindparam("silent_since")))
 
 
 def begin(tx: Tx, holder: str) -> UUID:
@@ -55,6 +58,16 @@ def fence(tx: Tx, silent_since: datetime) -> int:
     return tx.run(_FENCE, silent_since=silent_since, now=tx.now)
 
 
-def live(tx: Tx, silent_since: datetime) -> frozenset[UUID]:
-    """Leases of writers that may still commit."""
-    return frozenset(row.lease_id for row in tx.all(_LIVE, silent_since=silent_since))
+def ended(tx: Tx, these: Sequence[UUID], *, silent_since: datetime | None = None) -> set[UUID]:
+    """Those leases that have ended, and so can commit no more; with a moment, those too that `fence` would end.
+
+    A lease that this catalog has never heard of is not among them: its files are another catalog's.
+    """
+    statement = _ENDED if silent_since is None else _WOULD_END
+    given = {} if silent_since is None else {"silent_since": silent_since}
+    return {row.lease_id for part in in_chunks(these) for row in tx.all(statement, these=part, **given)}
+
+
+def unknown(tx: Tx, these: Sequence[UUID]) -> set[UUID]:
+    """Those leases that this catalog never gave."""
+    return set(these) - {row.lease_id for part in in_chunks(these) for row in tx.all(_THESE, these=part)}

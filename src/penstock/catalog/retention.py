@@ -7,10 +7,13 @@ from uuid import UUID
 
 from sqlalchemy import bindparam, delete, func, select, update
 
+from penstock.catalog import history
 from penstock.catalog.access import Tx, in_chunks, mine
-from penstock.catalog.tables import data_files, dataset_versions, datasets, file_bins
+from penstock.catalog.tables import data_files, dataset_versions, datasets
 
 _d, _v, _f = datasets.c, dataset_versions.c, data_files.c
+
+_NO_HORIZON = 2**62
 
 _HEADS = (
     select(
@@ -26,12 +29,12 @@ _YOUNGEST_PAST = select(func.max(_v.version)).where(
     mine(dataset_versions), _v.dataset_id == bindparam("dataset"), _v.created_at <= bindparam("moment")
 )
 _FADED = (
-    select(_f.file_no, _f.path, _f.bytes)
+    select(_f.file_no, _f.path, _f.bytes, _f.checksum)
     .where(mine(data_files), _f.dataset_id == bindparam("dataset"), _f.end_version <= bindparam("horizon"))
     .order_by(_f.file_no)
 )
 _ALL = (
-    select(_f.file_no, _f.path, _f.bytes)
+    select(_f.file_no, _f.path, _f.bytes, _f.checksum)
     .where(mine(data_files), _f.dataset_id == bindparam("dataset"))
     .order_by(_f.file_no)
 )
@@ -48,10 +51,11 @@ _MARK = (
 _FORGET = delete(data_files).where(
     mine(data_files), _f.dataset_id == bindparam("dataset"), _f.file_no.in_(bindparam("numbers", expanding=True))
 )
-_FORGET_BINS = delete(file_bins).where(
-    mine(file_bins),
-    file_bins.c.dataset_id == bindparam("dataset"),
-    file_bins.c.file_no.in_(bindparam("numbers", expanding=True)),
+_READABLE = select(func.count()).where(
+    mine(dataset_versions),
+    _v.dataset_id == bindparam("dataset"),
+    _v.version < bindparam("horizon"),
+    _v.swept_at.is_(None),
 )
 _KNOWN = select(_f.path).where(mine(data_files), _f.path.in_(bindparam("paths", expanding=True)))
 
@@ -72,6 +76,7 @@ class Faded:
     number: int
     path: str
     bytes: int
+    checksum: str
 
 
 def heads(tx: Tx) -> list[Head]:
@@ -91,19 +96,25 @@ def newest_at(tx: Tx, dataset: UUID, moment: datetime) -> int:
 def faded(tx: Tx, dataset: UUID, horizon: int | None) -> list[Faded]:
     """The files that no version from `horizon` on holds; all files where there is no horizon."""
     rows = tx.all(_ALL, dataset=dataset) if horizon is None else tx.all(_FADED, dataset=dataset, horizon=horizon)
-    return [Faded(row.file_no, row.path, row.bytes) for row in rows]
+    return [Faded(row.file_no, row.path, row.bytes, row.checksum) for row in rows]
+
+
+def readable(tx: Tx, dataset: UUID, horizon: int | None) -> int:
+    """How many versions below the horizon can be read."""
+    row = tx.first(_READABLE, dataset=dataset, horizon=_NO_HORIZON if horizon is None else horizon)
+    return int(row[0]) if row else 0
 
 
 def mark_swept(tx: Tx, dataset: UUID, horizon: int | None) -> int:
     """From here on nobody can read a version below the horizon. The answer is how many there were."""
-    return tx.run(_MARK, dataset=dataset, horizon=2**62 if horizon is None else horizon, now=tx.now)
+    return tx.run(_MARK, dataset=dataset, horizon=_NO_HORIZON if horizon is None else horizon, now=tx.now)
 
 
 def forget(tx: Tx, dataset: UUID, files: Sequence[Faded]) -> None:
     """The files are gone from the store; take them off the list."""
     for part in in_chunks([file.number for file in files]):
         tx.run(_FORGET, dataset=dataset, numbers=part)
-        tx.run(_FORGET_BINS, dataset=dataset, numbers=part)
+        history.unplace(tx, dataset, part)
 
 
 def known(tx: Tx, paths: Sequence[str]) -> set[str]:

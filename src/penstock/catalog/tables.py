@@ -57,6 +57,7 @@ tenants = Table(
     metadata,
     _tenant(),
     Column("commit_no", BigInteger, nullable=False),  # the newest commit; one number names a snapshot of everything
+    Column("committed_at", Instant, nullable=False),
     Column("created_at", Instant, nullable=False),
     PrimaryKeyConstraint("tenant_id"),
 )
@@ -79,6 +80,7 @@ datasets = Table(
     Column("updated_at", Instant, nullable=False),
     Column("updated_by", Uuid, nullable=False),
     Column("dropped_at", Instant),
+    Column("dropped_commit_no", BigInteger),
     PrimaryKeyConstraint("tenant_id", "dataset_id"),
     _of("tenants", "tenant_id"),
 )

@@ -54,18 +54,28 @@ def migrate(db: Database) -> tuple[str | None, str]:
     return before, HEAD
 
 
-def protect(connection: Connection, tables: list[str]) -> None:
+def protect(connection: Connection, tables: list[str], *, append_only: list[str]) -> None:
     """PostgreSQL: let the application role work on the tables, and only on rows of the tenant it names."""
-    known = connection.scalar(text("SELECT 1 FROM pg_roles WHERE rolname = :role"), {"role": APP_ROLE})
-    if not known:
-        connection.execute(text(f"CREATE ROLE {APP_ROLE} NOLOGIN"))
+    connection.execute(
+        text(  # roles belong to the whole server: another database may be making it at this moment
+            f"DO $$ BEGIN CREATE ROLE {APP_ROLE} NOLOGIN; "
+            "EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $$"
+        )
+    )
+    if _above_the_rules(connection):
+        raise Unsupported(
+            "role_too_mighty",
+            f"the role {APP_ROLE} is a superuser or has BYPASSRLS, so it would see every tenant; "
+            f"ALTER ROLE {APP_ROLE} NOSUPERUSER NOBYPASSRLS",
+        )
     connection.execute(text(f"GRANT {APP_ROLE} TO CURRENT_USER"))
     schema = connection.scalar(text("SELECT quote_ident(current_schema())"))
     connection.execute(text(f"GRANT USAGE ON SCHEMA {schema} TO {APP_ROLE}"))
     own = f"tenant_id = nullif(current_setting('{TENANT_SETTING}', true), '')::uuid"
     for table in tables:
+        rights = "SELECT, INSERT" if table in append_only else "SELECT, INSERT, UPDATE, DELETE"
         for statement in (
-            f"GRANT SELECT, INSERT, UPDATE, DELETE ON {table} TO {APP_ROLE}",
+            f"GRANT {rights} ON {table} TO {APP_ROLE}",
             f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY",
             f"ALTER TABLE {table} FORCE ROW LEVEL SECURITY",
             f"CREATE POLICY own_tenant ON {table} USING ({own}) WITH CHECK ({own})",
@@ -73,9 +83,18 @@ def protect(connection: Connection, tables: list[str]) -> None:
             connection.execute(text(statement))
 
 
+def _above_the_rules(connection: Connection) -> bool:
+    found = connection.scalar(
+        text("SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = :role"), {"role": APP_ROLE}
+    )
+    return bool(found)
+
+
 def unprotected(db: Database) -> list[str]:
-    """PostgreSQL: tables of tenants on which row-level security is not enabled and forced."""
+    """PostgreSQL: tables of tenants that row-level security does not guard; all of them for a role above it."""
     with db.raw() as connection:
+        if _above_the_rules(connection):
+            return ["any table: the role penstock_app is above it"]
         rows = connection.execute(
             text(
                 "SELECT c.relname FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'tenant_id' "

@@ -1,6 +1,8 @@
 """The command `penstock`."""
 
+import json
 import sys
+from collections.abc import Sequence
 
 import click
 
@@ -30,19 +32,34 @@ for command in (init, dataset, sweep, migrate, doctor, token, demo):
     cli.add_command(command)
 
 
-def main() -> None:
+def main(args: Sequence[str] | None = None) -> None:
     """Run the command; whatever is not Penstock's own error is a bug, and told as one."""
+    args = sys.argv[1:] if args is None else args
+    for stream in (sys.stdout, sys.stderr):  # a terminal that cannot show a character gets its number
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
-        cli(prog_name="penstock")
-    except BrokenPipeError:  # the reader of a pipe had enough
-        sys.stderr.close()
-        raise SystemExit(0) from None
-    except KeyboardInterrupt:
+        code = cli(args, prog_name="penstock", standalone_mode=False)
+    except click.ClickException as refusal:
+        if "--json" in args:
+            _tell_json("Usage", "usage", refusal.format_message())
+        else:
+            refusal.show()
+        code = refusal.exit_code
+    except click.Abort:  # Ctrl-C, or a No
         click.echo("penstock: interrupted; what was not acknowledged was not written", err=True)
-        raise SystemExit(130) from None
+        code = 130
     except Exception as bug:
         import logging
 
         logging.getLogger("penstock").debug("bug", exc_info=bug)
-        click.echo(f"penstock: this is a bug in Penstock: {type(bug).__name__}: {bug}", err=True)
-        raise SystemExit(1) from None
+        said = f"this is a bug in Penstock: {type(bug).__name__}: {bug}"
+        if "--json" in args:
+            _tell_json("Bug", "bug", said)
+        else:
+            click.echo(f"penstock: {said}", err=True)
+        code = 1
+    raise SystemExit(code)
+
+
+def _tell_json(kind: str, reason: str, message: str) -> None:
+    click.echo(json.dumps({"error": {"kind": kind, "reason": reason, "message": message}}), err=True)

@@ -1,14 +1,15 @@
 """Commands for one dataset: create, import, list, show, history, read, export, alter, compact, drop."""
 
+import re
 import sys
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.cli.frame import Frame, Group, aligned, shared
+from penstock.cli.frame import Frame, Group, aligned, printable, shared
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
     from penstock.lake import DatasetAt, Lake
 
 FORMATS = click.Choice(["parquet", "csv", "jsonl", "arrow"])
+NUMBER = click.IntRange(0, 2**63 - 1)
 _PREVIEW = 20  # rows that `read` shows on a terminal
+_NAME = re.compile(r"\s*(`(?:[^`]|``)+`)\s*(?:,|\Z)|([^,]+)")
 _CELL = 40  # characters of a value that a table shows
 
 
@@ -25,14 +28,37 @@ def dataset() -> None:
     """Make, fill, read and change datasets."""
 
 
+class File(click.Path):
+    """A path. An empty one, as an unset variable leaves it, is not the folder that one happens to be in."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not str(value):
+            self.fail("the name of a file is empty", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class Time(click.ParamType[datetime]):
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        try:
+            time = datetime.fromisoformat(value)
+        except ValueError:
+            self.fail(
+                f"{value!r} is no time; write it like 2026-01-31, 2026-01-31T10:30 or 2026-01-31T10:30Z", param, ctx
+            )
+        return time if time.tzinfo else time.replace(tzinfo=UTC)
+
+
 def moment(function: Callable[..., Any]) -> Callable[..., Any]:
     """The options that choose an older version."""
     for option in (
-        click.option(
-            "--time", type=click.DateTime(_TIMES), help="As it was at that time (UTC unless it says otherwise)."
-        ),
-        click.option("--commit", "commit_no", type=int, help="As it was after that commit of the workspace."),
-        click.option("--version", type=int, help="That version; the newest unless given."),
+        click.option("--time", type=Time(), help="As it was at that time (ISO 8601; UTC unless it says otherwise)."),
+        click.option("--commit", "commit_no", type=NUMBER, help="As it was after that commit of the workspace."),
+        click.option("--version", type=NUMBER, help="That version; the newest unless given."),
     ):
         function = option(function)
     return function
@@ -42,19 +68,16 @@ def selection(function: Callable[..., Any]) -> Callable[..., Any]:
     """The options that choose columns and rows."""
     for option in (
         click.option("--where", help="Only such rows: \"amount > 100 AND region = 'EMEA'\"."),
-        click.option("--columns", help="Only these columns, separated by commas."),
+        click.option("--columns", help="Only these columns, separated by commas; odd names in `backquotes`."),
     ):
         function = option(function)
     return function
 
 
-_TIMES = ["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%S.%f%z", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S", "%Y-%m-%d"]
-
-
 @dataset.command()
 @click.argument("name")
 @click.option("-c", "--column", "columns", multiple=True, metavar="NAME:TYPE[!]", help="A column; ! forbids NULL.")
-@click.option("--like", type=click.Path(path_type=Path), help="Take the columns from this file.")
+@click.option("--like", type=File(), help="Take the columns from this file.")
 @click.option("--no-row-ids", is_flag=True, help="Rows get no ids: no edits of single rows later.")
 @click.option("--read-only", is_flag=True, help="Refuse every later write.")
 @shared("penstock dataset create finance.budget -c account:string! -c amount:decimal(12,2) -c posted:date")
@@ -74,11 +97,12 @@ def create(
 
 @dataset.command("import")
 @click.argument("name")
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("files", nargs=-1, required=True, type=File())
 @click.option("--format", type=FORMATS, help="The files' format, where their names do not tell.")
 @click.option(
     "--type", "types", multiple=True, metavar="COLUMN=TYPE", help="Read a column of CSV or JSON as this type."
 )
+@click.option("--null", "nulls", multiple=True, metavar="TEXT", help="In CSV this means NULL, as an empty field does.")
 @click.option("--replace", is_flag=True, help="Put the rows in place of those that are there.")
 @click.option("--key", help="An idempotency key: the same import, sent again, happens only once.")
 @shared(
@@ -93,6 +117,7 @@ def import_(
     files: tuple[Path, ...],
     format: str | None,
     types: tuple[str, ...],
+    nulls: tuple[str, ...],
     replace: bool,
     key: str | None,
 ) -> None:
@@ -100,21 +125,28 @@ def import_(
 
     Reads Parquet (files and folders), CSV, TSV and JSON lines (also packed: .gz, .zst, .bz2), and Arrow.
     """
+    from penstock.catalog import commit
     from penstock.core.names import DatasetName
     from penstock.errors import NotFound
     from penstock.service import write
     from penstock.storage.formats import incoming
 
-    rows = incoming(files, format=format, types=dict(_typed(text, "=") for text in types))
+    given = dict(_typed(text, "=") for text in types)
     with frame.lake() as lake, frame.progress(f"importing {name}") as progress:
         here = (lake.workspace, lake.caller)
+        before = commit.lookup(lake.workspace.db, lake.caller, key) if key else None
         try:
-            there = lake.dataset(name).id
+            there = None if before and before.written[0].operation == "create" else lake.dataset(name).now()
         except NotFound:
+            there = None
+        rows = incoming(
+            files, format=format, types=given, nulls=nulls, like=there.schema if there is not None else None
+        )
+        if there is None:
             receipt = write.create(*here, DatasetName.parse(name), rows.schema, rows, key=key, progress=progress)
         else:
             fill = write.overwrite if replace else write.append
-            receipt = fill(*here, there, rows, key=key, progress=progress)
+            receipt = fill(*here, there.id, rows, key=key, progress=progress)
     (written,) = receipt.written
     again = " (done before: nothing changed)" if receipt.replayed else ""
     frame.tell(
@@ -156,7 +188,7 @@ def show(frame: Frame, name: str, **when: Any) -> None:
 @dataset.command()
 @click.argument("name")
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="The newest so many versions.")
-@click.option("--before", type=int, help="Only versions before this one.")
+@click.option("--before", type=NUMBER, help="Only versions before this one.")
 @shared("penstock dataset history finance.transactions --limit 5")
 def history(frame: Frame, name: str, limit: int, before: int | None) -> None:
     """Who changed a dataset, when, by which operation, with what counts. The newest first."""
@@ -196,6 +228,8 @@ def read(
     """Rows of any version, on standard output."""
     from penstock.storage.formats import WRITERS
 
+    if format in ("parquet", "arrow") and sys.stdout.isatty():
+        raise click.UsageError(f"a terminal cannot show {format}; send it to a file with > FILE")
     format = format or ("jsonl" if frame.json else None if sys.stdout.isatty() else "csv")
     with frame.lake() as lake:
         at = _at(lake, name, **when)
@@ -209,7 +243,7 @@ def read(
 
 @dataset.command()
 @click.argument("name")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=File())
 @moment
 @selection
 @click.option("--format", type=FORMATS, help="The file's format, where its name does not tell.")
@@ -296,12 +330,8 @@ def drop(frame: Frame, name: str, yes: bool) -> None:
 
 
 def _at(lake: "Lake", name: str, *, version: int | None, commit_no: int | None, time: datetime | None) -> "DatasetAt":
-    from datetime import UTC
-
     if (version, commit_no, time) == (None, None, None):
         return lake.dataset(name).now()
-    if time is not None and time.tzinfo is None:
-        time = time.replace(tzinfo=UTC)
     return lake.dataset(name).at(version, commit_no=commit_no, time=time)
 
 
@@ -318,14 +348,19 @@ def _schema(columns: Sequence[str]) -> "pa.Schema":
 def _typed(text: str, mark: str = ":") -> "tuple[str, pa.DataType]":
     from penstock.core.schema import parse_type
 
-    name, found, kind = text.rpartition(mark)
+    name, found, kind = text.partition("=") if mark == "=" and text.endswith("]") else text.rpartition(mark)
     if not found or not name:
         raise click.UsageError(f"{text!r}: write a column and its type as NAME{mark}TYPE")
     return name, parse_type(kind)
 
 
 def _listed(columns: str | None) -> list[str] | None:
-    return None if columns is None else [name.strip() for name in columns.split(",") if name.strip()]
+    if columns is None:
+        return None
+    names = [quoted[1:-1].replace("``", "`") if quoted else plain.strip() for quoted, plain in _NAME.findall(columns)]
+    if not any(names):
+        raise click.UsageError("--columns names no column")
+    return [name for name in names if name]
 
 
 def _first(rows: "pa.RecordBatchReader", limit: int | None) -> "pa.RecordBatchReader":
@@ -358,7 +393,8 @@ def _print_rows(rows: "pa.RecordBatchReader", *, limit: int, of: int | None) -> 
     from penstock.storage.formats import plain_json
 
     shown = [row for batch in _first(rows, limit) for row in batch.to_pylist()]
-    click.echo(aligned([[_cell(plain_json(v)) for v in row.values()] for row in shown], rows.schema.names))
+    names = [_cell(name) for name in rows.schema.names]
+    click.echo(aligned([[_cell(plain_json(v)) for v in row.values()] for row in shown], names))
     if of is not None and of > len(shown):
         click.echo(f"{len(shown):,} of {of:,} rows; --limit shows more", err=True)
     elif of is None and len(shown) == limit:
@@ -366,6 +402,5 @@ def _print_rows(rows: "pa.RecordBatchReader", *, limit: int, of: int | None) -> 
 
 
 def _cell(value: Any) -> str:
-    text = "" if value is None else str(value)
-    text = "".join(c if c.isprintable() else "·" for c in text)
+    text = printable("" if value is None else str(value))
     return text if len(text) <= _CELL else text[: _CELL - 1] + "…"

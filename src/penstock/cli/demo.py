@@ -3,9 +3,11 @@
 import random
 import shutil
 import tempfile
+from collections.abc import Callable
 from datetime import date, timedelta
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,69 +22,77 @@ ROWS = 200_000
 @click.command(cls=Command)
 @click.option("--keep", type=click.Path(path_type=Path), help="Leave the workspace in this new folder.")
 @shared("penstock demo --keep demo-workspace")
-def demo(frame: Frame, keep: Path | None) -> None:  # noqa: ARG001
+def demo(frame: Frame, keep: Path | None) -> None:
     """Make datasets, a few versions of them, and read the past: in a workspace that is gone afterwards."""
+    keep = keep or frame.workspace
     if keep is not None and keep.exists():
         raise click.UsageError(f"{keep} is there already; name a new folder")
     folder = keep or Path(tempfile.mkdtemp(prefix="penstock-demo-"))
+    say = partial(click.echo, err=frame.json)  # in JSON the story is no data
     try:
-        _story(folder)
+        made = _story(folder / "lake", say)
     finally:
         if keep is None:
             shutil.rmtree(folder, ignore_errors=True)
     if keep is not None:
-        click.echo(f"\nlook around: PENSTOCK_WORKSPACE={folder} penstock dataset list")
+        say(f"\nlook around: PENSTOCK_WORKSPACE={folder / 'lake'} penstock dataset list")
+    if frame.json:
+        frame.print_json({"workspace": str(folder / "lake") if keep else None, "datasets": made})
 
 
-def _story(folder: Path) -> None:
+def _story(folder: Path, say: Callable[[str], None]) -> list[dict[str, Any]]:
     import pyarrow as pa
     import pyarrow.csv as pacsv
 
     import penstock
+    from penstock import config
 
-    lake = penstock.open(folder / "lake", create=True)
-    actuals = _actuals()
-    pacsv.write_csv(actuals, folder / "actuals.csv")
+    # A database that the environment names is not for playing.
+    lake = penstock.open(create=True, settings=config.settings({}, workspace=folder))
+    actuals, file = _actuals(), folder.with_name("actuals.csv")
+    pacsv.write_csv(actuals, file)
 
-    _step("Import a CSV file, append the late bookings, correct the schema")
-    tx = lake.create("finance.transactions", folder / "actuals.csv")
+    _step(say, "Import a CSV file, append the late bookings, correct the schema")
+    tx = lake.create("finance.transactions", file)
     tx.append(actuals.slice(0, 1_000))
     tx.alter(add={"note": "string"})
     budget = lake.create("finance.budget", _budget())
-    click.echo(repr(tx))
+    say(repr(tx))
 
-    _step("Write to two datasets in one commit: both or neither")
+    _step(say, "Write to two datasets in one commit: both or neither")
     with lake.transaction() as both:
         both.append(tx, {"id": [ROWS + 1], "account": ["A-4711"], "amount": [950.0], "note": ["moved from the budget"]})
         both.append(budget, {"account": ["A-4711"], "amount": [-950.0]})
     assert both.receipt is not None
-    click.echo(f"commit {both.receipt.commit_no}: " + ", ".join(f"{w.name} v{w.version}" for w in both.receipt.written))
+    say(f"commit {both.receipt.commit_no}: " + ", ".join(f"{w.name} v{w.version}" for w in both.receipt.written))
 
-    _step("A writer that read an old version is told who came first; nothing is lost")
+    _step(say, "A writer that read an old version is told who came first; nothing is lost")
     try:
         tx.overwrite(pa.table({"id": [0], "account": ["A-0000"], "amount": [0.0]}), expect=2)
     except penstock.Conflict as refusal:
-        click.echo(f"Conflict: {refusal}")
+        say(f"Conflict: {refusal}")
 
-    _step("The history of finance.transactions")
+    _step(say, "The history of finance.transactions")
     rows = [
         [str(v.number), v.operation, f"{v.counts.inserted:,}", f"{v.rows:,}", str(v.files), v.author]
         for v in tx.history()
     ]
-    click.echo(aligned(rows, ["version", "operation", "inserted", "rows", "files", "by"]))
+    say(aligned(rows, ["version", "operation", "inserted", "rows", "files", "by"]))
 
-    _step("Read the past, and only the files that matter")
+    _step(say, "Read the past, and only the files that matter")
     wanted = f"id > {ROWS - 3}"
     first, now = tx.at(version=1), tx.now()
-    click.echo(f"version 1 has {first.num_rows:,} rows, version {now.version} has {now.num_rows:,}")
-    click.echo(f"{wanted}: {len(now.files(wanted))} of {len(now.files())} files are opened")
+    say(f"version 1 has {first.num_rows:,} rows, version {now.version} has {now.num_rows:,}")
+    say(f"{wanted}: {len(now.files(wanted))} of {len(now.files())} files are opened")
     found = now.to_arrow(["id", "account", "amount", "note"], wanted).to_pylist()
-    click.echo(aligned([["" if v is None else str(v) for v in row.values()] for row in found], list(found[0])))
+    say(aligned([["" if v is None else str(v) for v in row.values()] for row in found], list(found[0])))
+    made = [at.snapshot.facts() for at in lake.datasets()]
     lake.close()
+    return made
 
 
-def _step(title: str) -> None:
-    click.echo(click.style(f"\n── {title}", bold=True))
+def _step(say: Callable[[str], None], title: str) -> None:
+    say(click.style(f"\n── {title}", bold=True))
 
 
 def _actuals() -> "pa.Table":

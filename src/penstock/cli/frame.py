@@ -4,6 +4,8 @@ Data goes to standard output, everything else to standard error. Exit codes: 0 d
 """
 
 import json
+import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -61,7 +63,8 @@ class Frame:
             click.echo(empty, err=True)
 
     def print_json(self, facts: Any) -> None:
-        click.echo(json.dumps(facts, indent=2, default=str, ensure_ascii=False))
+        # As bytes: JSON is UTF-8 wherever it goes, and half a character becomes its JSON escape.
+        click.echo(json.dumps(facts, indent=2, default=str, ensure_ascii=False).encode("utf-8", "backslashreplace"))
 
     @contextmanager
     def progress(self, title: str, total: int | None = None, unit: str = "rows") -> Iterator[Callable[[int], None]]:
@@ -84,7 +87,8 @@ class _Bar:
         now = time.monotonic()
         if self._on and now - self._start > _SHOW_AFTER and now - self._drawn > 0.1:
             self._drawn = now
-            click.echo(f"\r\x1b[K{self._line(now - self._start)}", err=True, nl=False)
+            line = self._line(now - self._start)[: shutil.get_terminal_size().columns - 1]
+            click.echo(f"\r\x1b[K{line}", err=True, nl=False)
 
     def clear(self) -> None:
         if self._drawn:
@@ -114,7 +118,10 @@ def shared(example: str) -> Callable[[F], F]:
                 function(frame, **options)
             except PenstockError as error:
                 report(error, as_json=as_json)
-                raise SystemExit(1) from error
+                raise SystemExit(1) from None
+            except BrokenPipeError:  # the reader of a pipe had enough
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                raise SystemExit(0) from None
 
         run.__epilog__ = example  # type: ignore[attr-defined]
         return run  # type: ignore[return-value]
@@ -138,9 +145,14 @@ class Group(click.Group):
 
 def report(error: PenstockError, *, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps({"error": error.facts()}, default=str, ensure_ascii=False), err=True)
+        click.echo(json.dumps({"error": error.facts()}, default=str), err=True)
     else:
-        click.echo(f"{click.style('penstock:', fg='red')} {error.message}", err=True)
+        click.echo(f"{click.style('penstock:', fg='red')} {printable(error.message)}", err=True)
+
+
+def printable(text: str) -> str:
+    """Text from outside, without what would steer a terminal."""
+    return "".join(c if c.isprintable() else "·" for c in text)
 
 
 def aligned(rows: Iterable[Sequence[str]], headers: Sequence[str]) -> str:

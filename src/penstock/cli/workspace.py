@@ -16,9 +16,12 @@ from penstock.cli.frame import Command, Frame, aligned, shared
 def init(frame: Frame, folder: Path | None, tenant: UUID | None) -> None:
     """Make a folder a workspace: its files, and a catalog (SQLite, or PENSTOCK_DATABASE_URL)."""
     from penstock import config, lake
+    from penstock.errors import AlreadyExists
 
     settings = config.settings(workspace=folder or frame.workspace)
     home = config.make_home(settings.workspace, tenant)
+    if tenant not in (None, home.tenant):
+        raise AlreadyExists("other_tenant", f"{home.folder} is a workspace of tenant {home.tenant} already")
     lake.open(settings=settings, create=True).close()
     facts = {"workspace": str(home.folder), "tenant": str(home.tenant)}
     frame.tell(facts, f"{home.folder} is a workspace (tenant {home.tenant}); export PENSTOCK_WORKSPACE={home.folder}")
@@ -38,7 +41,7 @@ def migrate(frame: Frame) -> None:
 
     settings = frame.settings()
     url = settings.admin_database_url or settings.database_url
-    db = Database(url or config.home(settings.workspace).catalog_url)
+    db = Database(url or config.home(settings.workspace).catalog)
     try:
         before, after = upgrade.migrate(db)
     finally:
@@ -116,6 +119,7 @@ def sweep(frame: Frame, keep_days: float | None, keep_versions: int | None, yes:
     lines = [f"{verb} {swept.files:,} files ({human_size(swept.bytes)}) of {swept.versions:,} versions"]
     lines += [f"  {name}: {count:,}" for name, count in sorted(swept.datasets.items())]
     lines += [f"  left behind by writers that died: {swept.orphans:,}"] if swept.orphans else []
+    lines += [f"  files of another catalog, left alone: {swept.unknown:,}"] if swept.unknown else []
     lines += ["nothing was touched; --yes removes them"] if swept.files and not yes else []
     frame.tell(swept.facts(), "\n".join(lines))
 

@@ -11,7 +11,6 @@ from uuid import UUID
 import pyarrow as pa
 
 from penstock.core.names import DatasetName
-from penstock.core.schema import to_fields
 from penstock.core.stats import Stats
 
 
@@ -65,6 +64,7 @@ class Change:
     alters: bool = False  # does `schema` become the dataset's?
     create: Creation | None = None
     rebase: bool = False  # is it as true of any later version in which the removed files still live?
+    request: str = ""  # what was asked for, where the caller gave the request a key
 
     @property
     def empty(self) -> bool:
@@ -106,15 +106,10 @@ class Receipt:
         return {**asdict(self), "at": self.at.isoformat(), "written": [asdict(w) for w in self.written]}
 
 
+AUTOMATIC = "auto:"  # how a key starts that nobody chose; who knows it sent the request, so it is not compared
+
+
 def fingerprint(changes: tuple[Change, ...]) -> str:
     """The same for the same request, whatever versions it met: what tells a replay from another use of a key."""
-    request = [
-        {
-            "dataset": str(c.create.name if c.create else c.dataset),
-            "operation": c.operation,
-            "schema": to_fields(c.schema) if c.alters or c.create else None,
-            "files": [[f.rows, f.checksum] for f in c.added],
-        }
-        for c in sorted(changes, key=lambda c: c.dataset)
-    ]
-    return hashlib.sha256(json.dumps(request).encode()).hexdigest()
+    asked = [[str(c.create.name if c.create else c.dataset), c.operation, c.request] for c in changes]
+    return hashlib.sha256(json.dumps(sorted(asked)).encode()).hexdigest()

@@ -63,7 +63,7 @@ _ADVICE: list[tuple[Callable[[pa.DataType], bool], str]] = [
 
 def canonical(schema: pa.Schema) -> pa.Schema:
     """The schema as a dataset keeps it, or a refusal that names the column and the way out."""
-    check_columns(schema.names)
+    check_columns(_names(schema))
     return pa.schema([pa.field(field.name, _kept(field), field.nullable) for field in schema])
 
 
@@ -111,7 +111,7 @@ def widens(narrow: pa.DataType, wide: pa.DataType) -> bool:
 
 def check_fits(source: pa.Schema, target: pa.Schema) -> None:
     """Can rows of `source` be appended to `target`? By name: no extra column, nothing narrowed, nothing required missing."""
-    check_columns(source.names)
+    check_columns(_names(source))
     if extra := sorted(set(source.names) - set(target.names)):
         raise Invalid(
             "extra_columns",
@@ -216,9 +216,18 @@ _SPOKEN: dict[str, pa.DataType] = {
 }  # fmt: skip
 
 
+def _names(schema: pa.Schema) -> list[str]:
+    try:
+        return list(schema.names)
+    except UnicodeDecodeError:
+        raise Invalid("bad_column_name", "the name of a column is not UTF-8 text") from None
+
+
 def _kept(field: pa.Field) -> pa.DataType:
     try:
         return canonical_type(field.type)
+    except UnicodeDecodeError:
+        raise Invalid("bad_column_name", f"column {field.name!r}: the name of a field is not UTF-8 text") from None
     except _NotKept as refusal:
         raise Invalid(
             "type_not_kept",
@@ -239,6 +248,8 @@ class _NotKept(Exception):
 
 
 def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
+    if pt.is_dictionary(column.type):  # Arrow unpacks no dictionary of views, such as Polars has
+        return pc.take(_cast(column.dictionary, field), column.indices)
     try:
         if pt.is_integer(column.type) and pt.is_decimal(field.type):
             # Arrow asks for room for every integer; what matters is whether these fit.

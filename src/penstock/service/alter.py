@@ -7,10 +7,10 @@ import pyarrow as pa
 from penstock.catalog import commit as commits
 from penstock.core.caller import Caller, Role
 from penstock.core.change import Change, Receipt
-from penstock.core.schema import grown
+from penstock.core.schema import grown, to_fields
 from penstock.errors import Conflict
 from penstock.service.workspace import Workspace
-from penstock.service.write import Stage, writable
+from penstock.service.write import Stage, replay, writable
 
 _TRIES = 10
 
@@ -22,15 +22,19 @@ def alter(
     *,
     add: pa.Schema | None = None,
     widen: dict[str, pa.DataType] | None = None,
+    key: str | None = None,
 ) -> Receipt:
     """Add nullable columns and widen types, as a new version. No file is rewritten: readers cast."""
+    asked = f"{to_fields(add) if add else []} {widen}"
+    if key and (before := replay(ws, caller, Change(dataset, 0, "alter", pa.schema([]), request=asked), key)):
+        return before  # what was added once cannot be added again
     for last in [False] * (_TRIES - 1) + [True]:
         target = writable(ws, caller, dataset)
         schema = grown(target.schema, add or pa.schema([]), widen or {})
         changes = not schema.equals(target.schema)
-        change = Change(dataset, target.version.number, "alter", schema, alters=changes)
+        change = Change(dataset, target.version.number, "alter", schema, alters=changes, request=asked)
         try:
-            with Stage(ws, caller) as stage:
+            with Stage(ws, caller, key=key) as stage:
                 return stage.commit([change])
         except Conflict as refusal:
             # Somebody wrote in between; the new schema is worked out again from what is there now.

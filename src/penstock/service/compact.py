@@ -25,11 +25,13 @@ def small_files(ws: Workspace, caller: Caller, snapshot: Snapshot) -> list[DataF
     return small if len(small) > 1 else []
 
 
-def compact(ws: Workspace, caller: Caller, dataset: UUID, *, progress: Progress | None = None) -> Receipt:
+def compact(
+    ws: Workspace, caller: Caller, dataset: UUID, *, progress: Progress | None = None, key: str | None = None
+) -> Receipt:
     """Rows that others add meanwhile stay as they are; a conflict with somebody who replaces the same files is told."""
     target = writable(ws, caller, dataset)
     small = small_files(ws, caller, target)
-    with Stage(ws, caller, progress) as stage:
+    with Stage(ws, caller, progress, key) as stage:
         added: tuple[NewFile, ...] = ()
         if small:
             schema = target.schema.append(pa.field(CARRIED, pa.int64(), nullable=False))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from penstock.catalog import history, upgrade
+from penstock.catalog import history, retention, upgrade
 from penstock.catalog.access import Database
 from penstock.core.caller import Caller
 from penstock.errors import PenstockError
@@ -93,18 +93,20 @@ def database(db: Database) -> Iterator[Finding]:
 
 
 def files(ws: Workspace, caller: Caller, progress: Callable[[int], None] = lambda _: None) -> Iterator[Finding]:
-    """Read every file of every dataset's newest version, and compare it with the checksum it was committed with."""
+    """Read every file of every retained version, and compare it with the checksum it was committed with."""
     with ws.db.read(caller) as tx:
-        listed = [(snapshot, history.files(tx, snapshot)) for snapshot in history.datasets_now(tx)]
-    for snapshot, held in listed:
+        names = [(snapshot.name, snapshot.dataset) for snapshot in history.datasets_now(tx)]
+    for name, dataset in names:
+        with ws.db.read(caller) as tx:
+            held = retention.faded(tx, dataset, None)
         bad = [file.path for file in held if checksum(ws.store, file.path, progress) != file.checksum]
         if bad:
             yield Finding(
-                str(snapshot.name), State.FAILED, f"{len(bad)} of {len(held)} files are damaged or gone: {bad[0]}",
+                str(name), State.FAILED, f"{len(bad)} of {len(held)} files are damaged or gone: {bad[0]}",
                 "restore the file from a backup, under the same name",
             )  # fmt: skip
         else:
-            yield Finding(str(snapshot.name), State.OK, f"{len(held)} files are as they were written")
+            yield Finding(str(name), State.OK, f"{len(held)} files are as they were written")
 
 
 def _python() -> Finding:

@@ -15,9 +15,11 @@ from penstock.core.dataset import Snapshot, Version
 from penstock.core.names import DatasetName
 from penstock.core.stats import Plain, plain
 from penstock.engines.arrow.selector import expression
-from penstock.errors import Invalid
+from penstock.errors import Invalid, NotFound
 from penstock.service.workspace import Workspace
 from penstock.storage.scan import BATCH_ROWS, scan
+
+MAX_VERSIONS = 100_000  # of a history, at once
 
 
 def find(ws: Workspace, caller: Caller, dataset: DatasetName | UUID) -> Snapshot:
@@ -27,11 +29,21 @@ def find(ws: Workspace, caller: Caller, dataset: DatasetName | UUID) -> Snapshot
         return history.newest(tx, dataset) if isinstance(dataset, UUID) else history.named(tx, dataset)
 
 
-def moment(ws: Workspace, caller: Caller) -> int:
-    """The newest commit: the number of a snapshot of all the tenant's datasets."""
+def find_then(ws: Workspace, caller: Caller, name: DatasetName, commit_no: int) -> Snapshot:
+    """The dataset that had the name after a commit, as it was then."""
     caller.require(Role.VIEWER)
     with ws.db.read(caller) as tx:
-        return history.commit_no(tx)
+        return history.named_then(tx, name, commit_no)
+
+
+def moment(ws: Workspace, caller: Caller, commit_no: int | None = None) -> int:
+    """The number of a snapshot of all the tenant's datasets: the newest, or an earlier one."""
+    caller.require(Role.VIEWER)
+    with ws.db.read(caller) as tx:
+        newest = history.commit_no(tx)
+    if commit_no is not None and not 0 <= commit_no <= newest:
+        raise NotFound("commit_not_found", f"there is no commit {commit_no}; the newest is {newest}")
+    return newest if commit_no is None else commit_no
 
 
 def everything(ws: Workspace, caller: Caller) -> list[Snapshot]:
@@ -56,6 +68,8 @@ def at(
         raise Invalid("which_version", "say one of version, commit_no and time")
     if time is not None and time.tzinfo is None:
         raise Invalid("naive_time", f"the time {time.isoformat()} has no zone; write it with Z or an offset")
+    if commit_no is not None:
+        moment(ws, caller, commit_no)
     with ws.db.read(caller) as tx:
         if version is not None:
             return history.at_version(tx, dataset, version)
@@ -66,6 +80,8 @@ def versions(
     ws: Workspace, caller: Caller, dataset: UUID, *, limit: int = 100, before: int | None = None
 ) -> list[Version]:
     caller.require(Role.VIEWER)
+    if not 0 < limit <= MAX_VERSIONS:
+        raise Invalid("bad_limit", f"ask for 1 to {MAX_VERSIONS:,} versions at once, not {limit}")
     with ws.db.read(caller) as tx:
         history.newest(tx, dataset)
         return history.versions(tx, dataset, limit=limit, before=before)
@@ -104,6 +120,7 @@ def rows(
         snapshot.schema,
         columns=columns,
         where=None if wanted is None else expression(wanted, snapshot.schema),
+        filtered=() if wanted is None else selector.columns(wanted),
         row_ids=row_ids,
         batch_rows=batch_rows,
     )

@@ -1,6 +1,6 @@
 """Rows from outside, as a stream of sound Arrow batches within the limits."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -57,19 +57,28 @@ def _reader(source: Any) -> Any:
     )
 
 
-def checked(batches: Iterator[pa.RecordBatch], schema: pa.Schema, limits: Limits) -> Iterator[pa.RecordBatch]:
-    """The batches, proven sound and brought to the dataset's schema. A bad one ends the stream with an error."""
+def checked(
+    batches: Iterator[pa.RecordBatch],
+    schema: pa.Schema,
+    limits: Limits,
+    heard: Callable[[pa.RecordBatch], None] = lambda _: None,
+) -> Iterator[pa.RecordBatch]:
+    """The batches, proven sound and brought to the dataset's schema. A bad one ends the stream with an error.
+
+    `heard` gets the rows as they came, once they are known to be sound.
+    """
     total = row = 0
     while (batch := _next(batches, row)) is not None:
         try:
-            # Without the full check a wild offset in a string column ends the process.
-            batch.validate(full=True)
+            batch.validate()  # before anything, even its size, is asked of it
+            _check_size(batch, row, limits)
+            batch.validate(full=True)  # without the full check a wild offset in a string column ends the process
         except (pa.ArrowInvalid, pa.ArrowIndexError) as cause:
             raise Invalid("broken_batch", f"the rows from {row:,} on are broken: {str(cause)[:200]}", row=row) from None
-        _check_size(batch, row, limits)
         for piece in _pieces(batch, row, limits):
             try:
                 fitting = conform(piece, schema)
+                heard(piece)
             except Invalid as refusal:
                 raise Invalid(
                     refusal.reason,
@@ -102,8 +111,8 @@ def _unshared_bytes(column: pa.Array) -> int:
     kind = column.type
     if pt.is_dictionary(kind) and _is_text(kind.value_type):
         return _sum(pc.take(pc.binary_length(column.dictionary), column.indices))
-    if pt.is_string_view(kind) or pt.is_binary_view(kind):
-        return _sum(pc.binary_length(column))
+    if _is_view(kind):
+        return _sum(_view_lengths(column))
     if pt.is_dictionary(kind):
         return len(column) * int(column.dictionary.nbytes)
     if pt.is_list_view(kind) or pt.is_large_list_view(kind):
@@ -113,6 +122,17 @@ def _unshared_bytes(column: pa.Array) -> int:
     if pt.is_struct(kind):
         return sum(map(_unshared_bytes, column.flatten()))
     return int(column.nbytes)
+
+
+def _view_lengths(column: pa.Array) -> pa.Array:
+    """Each view is four numbers, of which the first is its length. (`binary_length` has not heard of views.)"""
+    numbers = pa.Array.from_buffers(pa.int32(), 4 * (column.offset + len(column)), [None, column.buffers()[1]])
+    lengths = pc.list_element(pa.FixedSizeListArray.from_arrays(numbers, 4).slice(column.offset), 0)
+    return pc.if_else(column.is_valid(), lengths, 0)
+
+
+def _is_view(kind: pa.DataType) -> bool:
+    return bool(pt.is_string_view(kind) or pt.is_binary_view(kind))
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -133,7 +153,8 @@ def _next(batches: Iterator[pa.RecordBatch], row: int) -> pa.RecordBatch | None:
 
 
 def _check_size(batch: pa.RecordBatch, row: int, limits: Limits) -> None:
-    if max(batch.nbytes, batch.num_rows) > limits.batch_bytes:  # rows of nothing but NULL may take no bytes
+    viewed = sum(_sum(_view_lengths(column)) for column in batch.columns if _is_view(column.type))
+    if max(batch.nbytes, batch.num_rows, viewed) > limits.batch_bytes:  # NULL and views may take next to no bytes
         raise Invalid(
             "batch_too_large", f"the batch at row {row:,} holds more than {limits.batch_bytes:,} bytes", row=row
         )

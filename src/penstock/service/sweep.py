@@ -46,6 +46,7 @@ class Swept:
     files: int = 0
     bytes: int = 0
     orphans: int = 0  # among the files: those that no version ever held
+    unknown: int = 0  # files that another catalog must have made; they are left alone
     datasets: dict[str, int] = field(default_factory=dict)  # name → files
 
     def facts(self) -> dict[str, Any]:
@@ -55,6 +56,7 @@ class Swept:
             "files": self.files,
             "bytes": self.bytes,
             "orphans": self.orphans,
+            "unknown": self.unknown,
             "datasets": self.datasets,
         }
 
@@ -80,9 +82,9 @@ def sweep(
         _sweep_versions(ws, caller, keep, head, swept, progress)
     for folder in ws.store.folders(f"data/{caller.tenant}"):
         _sweep_orphans(ws, caller, folder, silent_since, swept, progress)
-    if really and swept.files:
+    if really and swept.orphans:
         with ws.db.write(caller) as tx:
-            tx.audit("sweep", swept.facts())
+            tx.audit("sweep", {"orphans": swept.orphans})
     return swept
 
 
@@ -98,9 +100,12 @@ def _sweep_versions(
         if horizon is not None and horizon <= 1:
             return
         files = retention.faded(tx, head.dataset, horizon)
-    if swept.done:
+        versions = retention.readable(tx, head.dataset, horizon)
+    swept.versions += versions
+    if swept.done and (files or versions):
         with ws.db.write(caller) as tx:
-            swept.versions += retention.mark_swept(tx, head.dataset, horizon)
+            retention.mark_swept(tx, head.dataset, horizon)
+            tx.audit("sweep", {"dataset": head.name, "versions": versions, "files": len(files), "before": horizon})
         for start in range(0, len(files), _AT_ONCE):
             part = files[start : start + _AT_ONCE]
             for file in part:
@@ -108,8 +113,6 @@ def _sweep_versions(
             with ws.db.write(caller) as tx:
                 retention.forget(tx, head.dataset, part)
             progress(len(part))
-    else:
-        swept.versions += head.newest if horizon is None else horizon - 1
     if files:
         swept.files += len(files)
         swept.bytes += sum(file.bytes for file in files)
@@ -120,12 +123,16 @@ def _sweep_orphans(
     ws: Workspace, caller: Caller, folder: str, silent_since: datetime, swept: Swept, progress: Callable[[int], None]
 ) -> None:
     """Files that no version holds. Listed first and judged afterwards: a writer that is dead by then stays dead."""
-    ours = [(path, size) for path, size in ws.store.files(folder) if lease_of(path)]
+    ours = {path: (lease, size) for path, size in ws.store.files(folder) if (lease := lease_of(path))}
     with ws.db.read(caller) as tx:
-        alive = leases.live(tx, silent_since)
-        listed = retention.known(tx, [path for path, _ in ours])
-    for path, size in ours:
-        if path not in listed and lease_of(path) not in alive:
+        held = retention.known(tx, list(ours))
+        stray = {path: whose for path, whose in ours.items() if path not in held}
+        writers = list({lease for lease, _ in stray.values()})
+        dead = leases.ended(tx, writers, silent_since=None if swept.done else silent_since)
+        foreign = leases.unknown(tx, writers)
+    for path, (lease, size) in stray.items():
+        swept.unknown += lease in foreign
+        if lease in dead:
             swept.files += 1
             swept.bytes += size
             swept.orphans += 1

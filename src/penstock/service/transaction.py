@@ -6,6 +6,7 @@ from uuid import UUID
 
 from penstock.core.caller import Caller
 from penstock.core.change import Change, Counts, Receipt
+from penstock.core.dataset import Snapshot
 from penstock.errors import Unsupported
 from penstock.service.source import Source
 from penstock.service.workspace import Workspace
@@ -20,33 +21,53 @@ class Transaction:
     def __init__(
         self, ws: Workspace, caller: Caller, *, key: str | None = None, progress: Progress | None = None
     ) -> None:
-        self._ws, self._caller, self._key = ws, caller, key
-        self._stage = Stage(ws, caller, progress)
+        self._ws, self._caller = ws, caller
+        self._stage = Stage(ws, caller, progress, key)
         self._changes: dict[UUID, Change] = {}
+        self._over = False
 
     def append(self, dataset: UUID, source: Source) -> None:
-        self._add(self._stage.append(writable(self._ws, self._caller, dataset), source))
+        target = self._writable(dataset)
+        if (before := self._changes.get(dataset)) and not before.rebase:
+            raise _written_twice(target)
+        change = self._stage.append(target, source)
+        if before:
+            counts = Counts(inserted=before.counts.inserted + change.counts.inserted)
+            request = before.request + change.request
+            change = replace(change, added=before.added + change.added, counts=counts, request=request)
+        self._changes[dataset] = change
 
     def overwrite(self, dataset: UUID, source: Source, *, base: int | None = None) -> None:
-        self._add(self._stage.overwrite(writable(self._ws, self._caller, dataset), source, base=base))
+        target = self._writable(dataset)
+        if dataset in self._changes:
+            raise _written_twice(target)
+        self._changes[dataset] = self._stage.overwrite(target, source, base=base)
 
     def __enter__(self) -> "Transaction":
+        self._assert_open()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._assert_open()
+        self._over = True
         with self._stage:
             if error is None and self._changes:
-                self.receipt = self._stage.commit(list(self._changes.values()), self._key)
+                self.receipt = self._stage.commit(list(self._changes.values()))
 
-    def _add(self, change: Change) -> None:
-        before = self._changes.get(change.dataset)
-        if before and not (before.rebase and change.rebase):
-            raise Unsupported(
-                "written_twice", "a transaction may append to a dataset often, but overwrite it once and then no more"
-            )
-        if before:
-            counts = Counts(inserted=before.counts.inserted + change.counts.inserted)
-            change = replace(before, added=before.added + change.added, counts=counts)
-        self._changes[change.dataset] = change
+    def _writable(self, dataset: UUID) -> Snapshot:
+        self._assert_open()
+        return writable(self._ws, self._caller, dataset)
+
+    def _assert_open(self) -> None:
+        if self._over:
+            raise Unsupported("transaction_over", "this transaction has ended; begin another")
+
+
+def _written_twice(target: Snapshot) -> Unsupported:
+    return Unsupported(
+        "written_twice",
+        f"{target.name}: a transaction may append to a dataset often, or overwrite it once",
+        dataset=str(target.name),
+    )

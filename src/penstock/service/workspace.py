@@ -11,11 +11,11 @@ from uuid import UUID
 from penstock.catalog import leases
 from penstock.catalog.access import Database
 from penstock.core.caller import Caller
-from penstock.errors import Conflict
+from penstock.errors import Conflict, PenstockError
 from penstock.storage.datafiles import Shape
 from penstock.storage.store import Store
 
-_BEATS_A_LIFE = 6
+_BEAT_AFTER = leases.TIME_TO_LIVE / 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,10 @@ class Workspace:
         self.writers = Writers(self.db)
 
     def close(self) -> None:
-        self.writers.close()
-        self.db.close()
+        try:
+            self.writers.close()
+        finally:
+            self.db.close()
 
 
 class Writers:
@@ -48,46 +50,57 @@ class Writers:
 
     def __init__(self, db: Database) -> None:
         self._db = db
+        self._begin()
+
+    def _begin(self) -> None:
+        self._process = os.getpid()
         self._lock = threading.Lock()
         self._held: dict[UUID, _Held] = {}
 
     def lease(self, caller: Caller) -> UUID:
         """The lease for a write that begins now."""
-        with suppress(Conflict):  # it was ended while nothing was being written: a new one is as good
-            self.beat(caller)
+        if self._process != os.getpid():  # a forked child: the leases, and perhaps the lock, are its parent's
+            self._begin()
         with self._lock:
             held = self._held.get(caller.tenant)
-            if held is None or held.process != os.getpid():
+        if held:
+            with suppress(Conflict):  # it was ended while nothing was being written: a new one is as good
+                self.beat(caller, held.lease)
+                return held.lease
+        with self._lock:
+            held = self._held.get(caller.tenant)
+            if held is None:
                 with self._db.write(caller) as tx:
                     lease = leases.begin(tx, f"{socket.gethostname()} process {os.getpid()}")
-                held = self._held[caller.tenant] = _Held(caller, lease, self._db.clock(), os.getpid())
+                held = self._held[caller.tenant] = _Held(caller, lease, self._db.clock())
         return held.lease
 
-    def beat(self, caller: Caller) -> None:
+    def beat(self, caller: Caller, lease: UUID) -> None:
         """Show a sign of life if the last one is old. Every commit shows one too."""
         held, now = self._held.get(caller.tenant), self._db.clock()
-        if held and now - held.beaten > leases.TIME_TO_LIVE / _BEATS_A_LIFE:
-            try:
-                with self._db.write(caller) as tx:
-                    leases.assert_alive(tx, held.lease)
-            except Conflict as refusal:
-                self.forget(caller, refusal)
-                raise
+        if held and held.lease == lease and abs(now - held.beaten) < _BEAT_AFTER:
+            return
+        try:
+            with self._db.write(caller) as tx:
+                leases.assert_alive(tx, lease)
+        except Conflict as refusal:
+            self.forget(caller, lease, refusal)
+            raise
+        if held and held.lease == lease:
             held.beaten = now
 
-    def forget(self, caller: Caller, refusal: Conflict) -> None:
+    def forget(self, caller: Caller, lease: UUID, refusal: Conflict) -> None:
         """A lease that was ended by somebody else is of no more use; the next write takes a new one."""
-        if refusal.reason == "lease_ended":
-            with self._lock:
-                self._held.pop(caller.tenant, None)
+        with self._lock:
+            held = self._held.get(caller.tenant)
+            if refusal.reason == "lease_ended" and held and held.lease == lease:
+                del self._held[caller.tenant]
 
     def close(self) -> None:
-        with self._lock:
-            for held in self._held.values():
-                if held.process == os.getpid():
-                    with self._db.write(held.caller) as tx:
-                        leases.end(tx, held.lease)
-            self._held.clear()
+        held, self._held = (self._held if self._process == os.getpid() else {}), {}
+        for each in held.values():
+            with suppress(PenstockError), self._db.write(each.caller) as tx:  # else it runs out by itself
+                leases.end(tx, each.lease)
 
 
 @dataclass
@@ -95,4 +108,3 @@ class _Held:
     caller: Caller
     lease: UUID
     beaten: datetime
-    process: int

@@ -1,6 +1,6 @@
 """The way of a write: who, validate, stage, commit, receipt. Read this first."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from uuid import UUID, uuid4
 
 import pyarrow as pa
@@ -9,10 +9,11 @@ from penstock import faults
 from penstock.catalog import commit as commits
 from penstock.catalog import history
 from penstock.core.caller import Caller, Role
-from penstock.core.change import Change, Counts, Creation, NewFile, Receipt
+from penstock.core.change import AUTOMATIC, Change, Counts, Creation, DataFile, NewFile, Receipt, fingerprint
 from penstock.core.dataset import Snapshot
+from penstock.core.digest import Digest
 from penstock.core.names import DatasetName
-from penstock.core.schema import canonical, check_fits
+from penstock.core.schema import canonical, check_fits, to_fields
 from penstock.errors import Conflict, Invalid, PenstockError, Undecided, Unsupported
 from penstock.service.source import Source, checked
 from penstock.service.workspace import Workspace
@@ -34,8 +35,8 @@ def append(
 ) -> Receipt:
     """Add rows. Whoever else writes at the same time, they are added."""
     target = writable(ws, caller, dataset)
-    with Stage(ws, caller, progress) as stage:
-        return stage.commit([stage.append(target, source)], key)
+    with Stage(ws, caller, progress, key) as stage:
+        return stage.commit([stage.append(target, source)])
 
 
 def overwrite(
@@ -50,8 +51,8 @@ def overwrite(
 ) -> Receipt:
     """Put rows in place of all that are there. Refused if the dataset moves past `base` (now, unless given)."""
     target = writable(ws, caller, dataset)
-    with Stage(ws, caller, progress) as stage:
-        return stage.commit([stage.overwrite(target, source, base=base)], key)
+    with Stage(ws, caller, progress, key) as stage:
+        return stage.commit([stage.overwrite(target, source, base=base)])
 
 
 def create(
@@ -68,9 +69,9 @@ def create(
 ) -> Receipt:
     """Bring a dataset into being, with its first rows if there are some: both or neither."""
     caller.require(Role.DEVELOPER)
-    with Stage(ws, caller, progress) as stage:
+    with Stage(ws, caller, progress, key) as stage:
         creation = Creation(name, row_ids=row_ids, read_only=read_only)
-        return stage.commit([stage.create(creation, schema, source)], key)
+        return stage.commit([stage.create(creation, schema, source)])
 
 
 def writable(ws: Workspace, caller: Caller, dataset: UUID) -> Snapshot:
@@ -83,11 +84,18 @@ def writable(ws: Workspace, caller: Caller, dataset: UUID) -> Snapshot:
     return target
 
 
+def replay(ws: Workspace, caller: Caller, change: Change, key: str) -> Receipt | None:
+    """The receipt of this very request, if it was carried out before."""
+    caller.require(Role.DEVELOPER)
+    before = commits.lookup(ws.db, caller, key, fingerprint((change,)))
+    return before and before.again()
+
+
 class Stage:
     """Files written for one commit. Removed at the end unless it happened, or nobody knows whether it did."""
 
-    def __init__(self, ws: Workspace, caller: Caller, progress: Progress | None = None) -> None:
-        self._ws, self._caller, self._progress = ws, caller, progress
+    def __init__(self, ws: Workspace, caller: Caller, progress: Progress | None = None, key: str | None = None) -> None:
+        self._ws, self._caller, self._progress, self._key = ws, caller, progress, checked_key(key)
         self._lease = ws.writers.lease(caller)
         self._files: list[NewFile] = []
         faults.at("stage.begun")
@@ -97,49 +105,64 @@ class Stage:
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if isinstance(error, Conflict):
-            self._ws.writers.forget(self._caller, error)
+            self._ws.writers.forget(self._caller, self._lease, error)
         self.discard()
 
     def append(self, target: Snapshot, source: Source) -> Change:
-        check_fits(source.schema, target.schema)
-        added = self.write(target.location, target.schema, self._rows(source, target.schema))
+        added, request = self._rows(target.location, source, target.schema)
         counts = Counts(inserted=sum(file.rows for file in added))
         return Change(
-            target.dataset, target.version.number, "append", target.schema, added=added, counts=counts, rebase=True
+            target.dataset,
+            target.version.number,
+            "append",
+            target.schema,
+            added=added,
+            counts=counts,
+            rebase=True,
+            request=request,
         )
 
     def overwrite(self, target: Snapshot, source: Source, *, base: int | None = None) -> Change:
-        check_fits(source.schema, target.schema)
-        base = target.version.number if base is None else base
-        with self._ws.db.read(self._caller) as tx:
-            there = history.files(tx, history.at_version(tx, target.dataset, base))
-        added = self.write(target.location, target.schema, self._rows(source, target.schema))
+        newest = target.version.number
+        there: tuple[DataFile, ...] = ()
+        if base in (None, newest):  # else the commit will say who came first, or that this was done before
+            with self._ws.db.read(self._caller) as tx:
+                there = tuple(history.files(tx, target))
+        added, request = self._rows(target.location, source, target.schema)
         counts = Counts(inserted=sum(f.rows for f in added), deleted=sum(f.rows for f in there))
         return Change(
-            target.dataset, base, "overwrite", target.schema, added=added, removed=tuple(there), counts=counts
+            target.dataset,
+            newest if base is None else base,
+            "overwrite",
+            target.schema,
+            added=added,
+            removed=there,
+            counts=counts,
+            request=f"{request} {base}",
         )
 
     def create(self, creation: Creation, schema: pa.Schema, source: Source | None) -> Change:
         dataset, kept = uuid4(), canonical(schema)
         added: tuple[NewFile, ...] = ()
+        request = ""
         if source is not None:
-            check_fits(source.schema, kept)
-            added = self.write(commits.location(self._caller, dataset), kept, self._rows(source, kept))
+            added, request = self._rows(commits.location(self._caller, dataset), source, kept)
         counts = Counts(inserted=sum(file.rows for file in added))
-        return Change(dataset, 0, "create", kept, added=added, counts=counts, create=creation)
+        asked = f"{request} {to_fields(kept)} {creation}"
+        return Change(dataset, 0, "create", kept, added=added, counts=counts, create=creation, request=asked)
 
     def write(self, folder: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> tuple[NewFile, ...]:
+        """Stage rows that are known to fit."""
         added = datafiles.write(
             self._ws.store, folder, self._lease, schema, batches, shape=self._ws.shape, wrote=self._wrote
         )
         self._files += added
         return added
 
-    def commit(self, changes: list[Change], key: str | None = None) -> Receipt:
-        request = checked_key(key)
+    def commit(self, changes: list[Change]) -> Receipt:
         mine, self._files = self._files, []  # from here on only a plain refusal makes them ours to remove again
         try:
-            receipt = commits.commit(self._ws.db, self._caller, changes, lease=self._lease, key=request)
+            receipt = commits.commit(self._ws.db, self._caller, changes, lease=self._lease, key=self._key)
         except Undecided:
             raise
         except PenstockError:
@@ -154,11 +177,17 @@ class Stage:
         datafiles.discard(self._ws.store, self._files)
         self._files = []
 
-    def _rows(self, source: Source, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        return checked(iter(source), schema, self._ws.limits)
+    def _rows(self, folder: str, source: Source, schema: pa.Schema) -> tuple[tuple[NewFile, ...], str]:
+        """Stage rows from outside. Where the caller chose a key, also say what they were, to know them again."""
+        check_fits(source.schema, schema)
+        if self._key.startswith(AUTOMATIC):
+            return self.write(folder, schema, checked(iter(source), schema, self._ws.limits)), ""
+        digest = Digest(source.schema)
+        added = self.write(folder, schema, checked(iter(source), schema, self._ws.limits, digest.add))
+        return added, digest.hexdigest()
 
     def _wrote(self, rows: int) -> None:
-        self._ws.writers.beat(self._caller)
+        self._ws.writers.beat(self._caller, self._lease)
         if self._progress:
             self._progress(rows)
 
@@ -166,10 +195,7 @@ class Stage:
 def checked_key(key: str | None) -> str:
     """The name of a request: the caller's own, or one that nobody else has."""
     if key is None:
-        return f"auto:{uuid4()}"
-    if not 0 < len(key) <= MAX_KEY or not key.isprintable() or key.startswith("auto:"):
-        raise Invalid(
-            "bad_idempotency_key",
-            f"an idempotency key is 1 to {MAX_KEY} printable characters and does not start with 'auto:'",
-        )
+        return f"{AUTOMATIC}{uuid4()}"
+    if not 0 < len(key) <= MAX_KEY or not key.isprintable():
+        raise Invalid("bad_idempotency_key", f"an idempotency key is 1 to {MAX_KEY} printable characters")
     return key

@@ -4,9 +4,10 @@ import base64
 import json
 import math
 import os
+import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
@@ -21,7 +22,7 @@ import pyarrow.json as pajson
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from penstock.core.schema import check_fits
+from penstock.core.schema import canonical, check_fits
 from penstock.errors import AlreadyExists, Invalid, NotFound, PenstockError, Unavailable
 from penstock.storage import ipc
 
@@ -51,11 +52,17 @@ def format_of(path: Path) -> str:
 
 
 def incoming(
-    paths: Sequence[Path], *, format: str | None = None, types: Types | None = None, nulls: Sequence[str] = ()
+    paths: Sequence[Path],
+    *,
+    format: str | None = None,
+    types: Types | None = None,
+    nulls: Sequence[str] = (),
+    like: pa.Schema | None = None,
 ) -> "Incoming":
     """The rows of one or more files, one after the other, in bounded memory. The first file sets the schema.
 
-    `types`: of columns whose type a text file leaves open. `nulls`: what means NULL in CSV, besides an empty field.
+    A text file leaves the types open: they are as in `types`, or else as in `like`, or else guessed.
+    `nulls`: what means NULL in CSV, besides an empty field.
     """
     files = [file for path in paths for file in _files(path, format)]
 
@@ -64,9 +71,7 @@ def incoming(
         if types and kind not in _TYPED:
             raise Invalid("types_not_wanted", f"{file.name}: a {kind} file tells the types of its columns itself")
         with _read(file):
-            schema, batches = READERS[kind](file, Hints(types or {}, nulls))
-            str(schema)  # a name that is not UTF-8 fails here
-            return schema, batches
+            return READERS[kind](file, Hints(types or {}, nulls, like))
 
     schema, first = opened(files[0])
 
@@ -74,7 +79,7 @@ def incoming(
         yield from _guarded(files[0], first)
         for file in files[1:]:
             own, batches = opened(file)
-            check_fits(own, schema)
+            check_fits(own, canonical(schema) if like is None else like)
             yield from _guarded(file, batches)
 
     return Incoming(schema, rows())
@@ -96,6 +101,13 @@ class Hints:
 
     types: Types
     nulls: Sequence[str]
+    like: pa.Schema | None
+
+    def known(self, guessed: pa.Schema) -> dict[str, pa.DataType]:
+        """The types to read columns as, where they need not be guessed. What shows no type that could be kept is text."""
+        vague = {f.name: pa.string() for f in guessed if pt.is_null(f.type) or pt.is_time(f.type)}
+        alike = {f.name: f.type for f in self.like or [] if not pt.is_nested(f.type)}
+        return {**vague, **alike, **self.types}
 
 
 Opened = tuple[pa.Schema, Iterator[pa.RecordBatch]]
@@ -108,23 +120,17 @@ def _parquet(path: Path, _hints: Hints) -> Opened:
 
 def _parquet_rows(path: Path, parquet: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
     """A small file may unpack to a huge one: a few rows at once, and fewer where they are wide."""
-    with parquet:
-        texts = [
-            c.path for c in map(parquet.schema.column, range(len(parquet.schema))) if c.physical_type == "BYTE_ARRAY"
-        ]
+    leaves = [parquet.schema.column(i) for i in range(len(parquet.schema))]
+    texts = {i: leaf.path for i, leaf in enumerate(leaves) if leaf.physical_type == "BYTE_ARRAY"}
+    with parquet, pq.ParquetFile(path, read_dictionary=list(texts.values())) as dictionaries:
         for group in range(parquet.num_row_groups):
             said = parquet.metadata.row_group(group)
-            width = said.total_byte_size // max(said.num_rows, 1) + _longest_texts(path, texts, group)
-            yield from parquet.iter_batches(max(1, min(_MOST_ROWS, _BATCH_BYTES // max(width, 1))), row_groups=[group])
-
-
-def _longest_texts(path: Path, texts: list[str], group: int) -> int:
-    """The length of the longest texts that the dictionaries hold: each may be meant by any number of rows."""
-    if not texts:
-        return 0
-    with pq.ParquetFile(path, read_dictionary=texts) as parquet:
-        first = next(parquet.iter_batches(1, row_groups=[group], columns=texts), None)
-        return sum(map(_longest, first.columns)) if first else 0
+            total = said.total_byte_size
+            for i, text in texts.items():  # any row may mean the longest text of the dictionary
+                first = next(dictionaries.iter_batches(1, row_groups=[group], columns=[text]), None)
+                total += said.column(i).num_values * (sum(map(_longest, first.columns)) if first else 0)
+            rows = _BATCH_BYTES * said.num_rows // max(total, 1)
+            yield from parquet.iter_batches(max(1, min(_MOST_ROWS, rows)), row_groups=[group])
 
 
 def _longest(column: pa.Array) -> int:
@@ -153,16 +159,31 @@ def _csv(path: Path, hints: Hints) -> Opened:
             ),
         )
 
-    reader = opened(hints.types)
-    if unknown := sorted(set(hints.types) - set(reader.schema.names)):
+    guessed = opened({}).schema
+    if unknown := sorted(set(hints.types) - set(guessed.names)):
         raise Invalid("no_such_column", f"{path.name} has no column {unknown[0]!r}, which --type names")
-    for field in reader.schema:
-        if pt.is_binary(field.type) and field.name not in hints.types:
+    known = hints.known(guessed)
+    for field in guessed:
+        if pt.is_binary(field.type) and field.name not in known:
             raise Invalid("broken_file", f"{path.name} cannot be read: column {field.name!r} is not UTF-8 text")
-    known = {**_vague(reader.schema), **hints.types}
-    alone = len(reader.schema) == 1  # then a blank line is a row: NULL
-    reader = opened(known, blank_is_row=alone) if alone or known != hints.types else reader
-    return reader.schema, iter(reader)
+    with _named(guessed.names):
+        reader = opened(known, blank_is_row=len(guessed) == 1)  # a row of one column may be a blank line: NULL
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        with _named(guessed.names):
+            yield from reader
+
+    return reader.schema, rows()
+
+
+@contextmanager
+def _named(columns: Sequence[str]) -> Iterator[None]:
+    """Arrow counts the columns in its complaints; people name them."""
+    try:
+        yield
+    except pa.ArrowInvalid as cause:
+        said = re.sub(r"In CSV column #(\d+)", lambda found: f"in column {columns[int(found[1])]!r}", str(cause))
+        raise ValueError(said) from None
 
 
 def _jsonl(path: Path, hints: Hints) -> Opened:
@@ -175,15 +196,33 @@ def _jsonl(path: Path, hints: Hints) -> Opened:
             ),
         )
 
-    reader = opened(hints.types)
-    known = {**_vague(reader.schema), **hints.types}
-    reader = opened(known) if known != hints.types else reader
-    return reader.schema, iter(reader)
+    guessed = opened({}).schema
+    known = hints.known(guessed)
+    reader = opened({name: _as_json(kind, guessed, name) for name, kind in known.items()})
+    schema = pa.schema([field.with_type(known.get(field.name, field.type)) for field in reader.schema])
+    return schema, (_from_json(batch, schema) for batch in reader)
 
 
-def _vague(schema: pa.Schema) -> Types:
-    """Columns of text files whose values show no type that could be kept: text, then."""
-    return {f.name: pa.string() for f in schema if pt.is_null(f.type) or pt.is_time(f.type)}
+def _as_json(kind: pa.DataType, guessed: pa.Schema, name: str) -> pa.DataType:
+    """The type as which a JSON value is read before it becomes one of the kind that JSON cannot say."""
+    if pt.is_date(kind) or pt.is_binary(kind):
+        return pa.string()
+    written = guessed.field(name).type if name in guessed.names else kind
+    return pa.float64() if pt.is_decimal(kind) and (pt.is_integer(written) or pt.is_floating(written)) else kind
+
+
+def _from_json(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    columns = []
+    for column, field in zip(batch.columns, schema, strict=True):
+        if pt.is_binary(field.type):
+            said = [None if text is None else base64.b64decode(text, validate=True) for text in column.to_pylist()]
+            columns.append(pa.array(said, field.type))
+            continue
+        cast = column.cast(field.type)
+        if pt.is_decimal(field.type) and pt.is_floating(column.type) and not cast.cast(column.type).equals(column):
+            raise ValueError(f"conversion error: a number in column {field.name!r} has more digits than {field.type}")
+        columns.append(cast)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _arrow(path: Path, _hints: Hints) -> Opened:
@@ -207,9 +246,9 @@ READERS: dict[str, Callable[[Path, Hints], Opened]] = {
 def outgoing(reader: pa.RecordBatchReader, path: Path, *, format: str | None = None, replace: bool = False) -> int:
     """Write the rows to a file that appears under its name only when it is complete. The answer is the rows."""
     write = WRITERS[format or format_of(path)]
-    if path.exists() and not path.is_file():
+    if os.path.exists(path) and not path.is_file():
         raise Invalid("not_a_file", f"{path} is no file that could be replaced; name a new one", path=str(path))
-    if path.exists() and not replace:
+    if os.path.exists(path) and not replace:
         raise AlreadyExists("file_exists", f"{path} is there already; --force replaces it", path=str(path))
     path = Path(os.path.realpath(path))  # a link stays, and leads to the new content
     draft = path.parent / f".{uuid4().hex}.part"
@@ -222,7 +261,8 @@ def outgoing(reader: pa.RecordBatchReader, path: Path, *, format: str | None = N
     except OSError as cause:
         raise Unavailable("cannot_write_file", f"{path} cannot be written: {cause.strerror or cause}") from None
     finally:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):
+            draft.unlink()
     return rows
 
 
@@ -240,10 +280,10 @@ def _to_parquet(reader: pa.RecordBatchReader, sink: IO[bytes]) -> int:
 
 
 def _to_csv(reader: pa.RecordBatchReader, sink: IO[bytes]) -> int:
-    nested = [f.name for f in reader.schema if pt.is_nested(f.type)]
-    if nested:
+    if no_text := [f for f in reader.schema if pt.is_nested(f.type) or pt.is_binary(f.type)]:
         raise Invalid(
-            "not_in_csv", f"CSV cannot hold the nested column {nested[0]!r}; leave it out, or take parquet or jsonl"
+            "not_in_csv",
+            f"CSV cannot hold column {no_text[0].name!r} ({no_text[0].type}); leave it out, or take parquet or jsonl",
         )
     with pacsv.CSVWriter(sink, reader.schema) as writer:
         return _counted(reader, writer.write_batch)
@@ -335,6 +375,7 @@ def _unpacked(path: Path) -> Any:
 def cut(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Batches that are there already, in pieces of a size that can be worked on."""
     for batch in batches:
+        batch.validate()  # before anything, even its size, is asked of it
         rows = max(1, _BATCH_BYTES * batch.num_rows // max(batch.nbytes, 1))
         yield from (batch.slice(at, rows) for at in range(0, max(batch.num_rows, 1), rows))
 
@@ -345,7 +386,9 @@ def _guarded(path: Path, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Recor
 
 
 _ADVICE = {
+    "invalid UTF8": "; the file must be UTF-8",
     "conversion error": "; name the column's type with --type NAME=TYPE",
+    "unexpected field": "; a field that the first rows lack: name its type with --type NAME=TYPE",
     "Column() changed": "; every line must be an object",
     "Column(/": "; name the column's type with --type NAME=TYPE",
     "straddling object": f"; a row is longer than {_BLOCK:,} bytes, or a quote is not closed",

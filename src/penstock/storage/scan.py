@@ -1,6 +1,6 @@
 """Read the rows of a version from its files, as a stream."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 import pyarrow as pa
@@ -29,11 +29,16 @@ def scan(
     row_ids: bool = False,
     batch_rows: int = BATCH_ROWS,
     columns: Sequence[str] | None = None,
+    filtered: Collection[str] = (),
 ) -> pa.RecordBatchReader:
-    """Rows in the order of the files. Columns that a file lacks are NULL; types that were widened since are cast."""
+    """Rows in the order of the files. Columns that a file lacks are NULL; types that were widened since are cast.
+
+    `columns` are shown; `filtered` are what `where` reads besides.
+    """
     shown = pa.schema([schema.field(name) for name in columns]) if columns is not None else schema
     if row_ids:
-        batches = _with_ids(store, files, schema, where, batch_rows)
+        needed = pa.schema([field for field in schema if field.name in {*shown.names, *filtered}])
+        batches = _with_ids(store, files, needed, where, batch_rows)
         shown = shown.append(_ID)
         return pa.RecordBatchReader.from_batches(shown, (batch.select(shown.names) for batch in batches))
     # "Required" is the catalog's promise; an old file without the column could not keep it for the scanner.

@@ -86,8 +86,9 @@ class LocalStore:
 
     def files(self, folder: str) -> Iterator[tuple[str, int]]:
         for name, entry in self._entries(folder):
-            if entry.is_file(follow_symlinks=False):
-                yield f"{folder}/{name}", entry.stat().st_size
+            with suppress(FileNotFoundError):  # its writer may remove it while we look
+                if entry.is_file(follow_symlinks=False):
+                    yield f"{folder}/{name}", entry.stat().st_size
 
     def _entries(self, folder: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
         place = self.locate(folder)
@@ -99,10 +100,11 @@ class LocalStore:
     def _make(self, folder: Path) -> None:
         if str(folder) in self._known:
             return
-        missing = [p for p in (folder, *folder.parents) if not p.exists()]
         folder.mkdir(parents=True, exist_ok=True)
-        for made in missing:
-            self._sync(made.parent)
+        for parent in folder.parents:  # also those that were there: who made them may not have come to this point
+            self._sync(parent)
+            if parent == self.root:
+                break
         self._known.add(str(folder))
 
     def _sync(self, folder: Path) -> None:
@@ -127,8 +129,9 @@ class LocalSink:
         return self._file.closed
 
     def write(self, data: bytes) -> int:
+        with _translated(self._place.name):
+            written = self._file.write(data)
         self._hash.update(data)
-        written = self._file.write(data)
         self._size += written
         return written
 

@@ -21,6 +21,7 @@ def upgrade() -> None:
         "tenants",
         _column("tenant_id", sa.Uuid),
         _column("commit_no", Big),
+        _column("committed_at", Moment),
         _column("created_at", Moment),
         sa.PrimaryKeyConstraint("tenant_id"),
     )
@@ -41,6 +42,7 @@ def upgrade() -> None:
         _column("updated_at", Moment),
         _column("updated_by", sa.Uuid),
         sa.Column("dropped_at", Moment),
+        sa.Column("dropped_commit_no", Big),
         sa.PrimaryKeyConstraint("tenant_id", "dataset_id"),
         sa.ForeignKeyConstraint(["tenant_id"], ["tenants.tenant_id"], name="fk_datasets_tenants"),
     )
@@ -151,7 +153,7 @@ def upgrade() -> None:
     )
     op.create_index("ix_audit_at", "audit", ["tenant_id", "at"])
     if op.get_bind().dialect.name == "postgresql":
-        protect(op.get_bind(), TABLES)
+        protect(op.get_bind(), TABLES, append_only=["dataset_schemas", "receipts", "audit"])
 
 
 def _column(name: str, kind: sa.types.TypeEngine | type) -> sa.Column:  # type: ignore[type-arg]

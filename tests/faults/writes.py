@@ -1,0 +1,88 @@
+"""The writes that are failed and killed, and what they leave when they are whole."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+from uuid import uuid5
+
+import pyarrow as pa
+
+from penstock.core.names import DatasetName
+from penstock.lake import Lake
+from penstock.service import write
+from penstock.service.source import reader
+
+ROW = {"id": [99], "word": ["risky"]}
+
+Picture = dict[str, tuple[int, list[int]]]  # dataset → version and ids
+
+
+def prepare(lake: Lake) -> None:
+    for name in ("demo.one", "demo.other"):
+        lake.create(name, {"id": [1], "word": ["a"]}).append({"id": [2], "word": ["b"]})
+
+
+BEFORE: Picture = {"demo.one": (2, [1, 2]), "demo.other": (2, [1, 2])}
+
+
+def newcomer(lake: Lake) -> Lake:
+    """A tenant that has never written."""
+    return Lake(lake.workspace, replace(lake.caller, tenant=uuid5(lake.caller.tenant, "newcomer")), lake.home)
+
+
+def _pair(lake: Lake) -> Any:
+    with lake.transaction(idempotency_key="k") as tx:
+        tx.append("demo.one", ROW)
+        tx.overwrite("demo.other", ROW)
+    return tx.receipt
+
+
+def _create(lake: Lake) -> Any:
+    there = lake.workspace, newcomer(lake).caller, DatasetName("demo", "new")
+    return write.create(*there, pa.schema([("id", pa.int64())]), reader({"id": [99]}), key="k")
+
+
+@dataclass(frozen=True)
+class Write:
+    run: Callable[[Lake], Any]
+    leaves: Picture
+    writes_files: bool = True
+    after: Picture = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "after", BEFORE | self.leaves)
+
+    def state(self, lake: Lake) -> str:
+        """whole or absent; anything else is a broken promise."""
+        seen = picture(lake)
+        assert seen in (BEFORE, self.after)
+        return "absent" if seen == BEFORE else "whole"
+
+
+WRITES = {
+    "append": Write(
+        lambda lake: lake.dataset("demo.one").append(ROW, idempotency_key="k"), {"demo.one": (3, [1, 2, 99])}
+    ),
+    "pair": Write(_pair, {"demo.one": (3, [1, 2, 99]), "demo.other": (3, [99])}),
+    "create": Write(_create, {"demo.new": (1, [99])}),
+    "overwrite": Write(
+        lambda lake: lake.dataset("demo.other").overwrite(ROW, idempotency_key="k"), {"demo.other": (3, [99])}
+    ),
+    "alter": Write(
+        lambda lake: lake.dataset("demo.one").alter(add={"more": "int64"}, idempotency_key="k"),
+        {"demo.one": (3, [1, 2])},
+        writes_files=False,
+    ),
+    "compact": Write(lambda lake: lake.dataset("demo.one").compact(idempotency_key="k"), {"demo.one": (3, [1, 2])}),
+}
+
+
+def picture(lake: Lake) -> Picture:
+    """Everything there is, read in full."""
+    seen: Picture = {}
+    for whose in (lake, newcomer(lake)):
+        for at in whose.datasets():
+            read = at.to_arrow(["id"], row_ids=True)
+            assert read.num_rows == at.num_rows
+            seen[at.name] = at.version, sorted(read["id"].to_pylist())
+    return seen
