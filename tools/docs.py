@@ -99,7 +99,8 @@ def settings_page() -> str:
 def commands_page() -> str:
     parts = ["# Commands\n", NOTE.rstrip("\n")]
     for path, command in _commands(cli, ["penstock"]):
-        with click.Context(command, info_name=" ".join(path), max_content_width=100, terminal_width=100) as context:
+        shape = {**cli.context_settings, "terminal_width": 100, "max_content_width": 100}
+        with click.Context(command, info_name=" ".join(path), **shape) as context:
             parts.append(f"\n## {' '.join(path)}\n\n```text\n{command.get_help(context)}\n```")
     return "\n".join([*parts, ""])
 

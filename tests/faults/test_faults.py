@@ -80,9 +80,7 @@ def test_a_failure_at_any_step_leaves_the_write_whole_or_absent(place: Place, ki
 
 
 @pytest.mark.parametrize(("kind", "step"), STEPS)
-def test_a_kill_at_any_step_leaves_the_write_whole_or_absent(place: Place, kind: str, step: str, soak: bool) -> None:
-    if place.url and kind in ("overwrite", "compact") and not soak:
-        pytest.skip("a process costs most here; SQLite has run it, and the soak runs it on PostgreSQL too")
+def test_a_kill_at_any_step_leaves_the_write_whole_or_absent(place: Place, kind: str, step: str) -> None:
     with place.open() as lake:
         prepare(lake)
     (Path(place.folder) / "go").touch()
