@@ -218,11 +218,11 @@ class Dataset:
 
     def append(self, rows: Any, *, idempotency_key: str | None = None) -> Receipt:
         """Add rows. With an idempotency key, sending the same again adds them only once."""
-        return write.append(*self._at, source.reader(rows), key=idempotency_key)
+        return write.append(*self._at, self._reader(rows), key=idempotency_key)
 
     def overwrite(self, rows: Any, *, expect: int | None = None, idempotency_key: str | None = None) -> Receipt:
         """Put rows in place of all that are there. `expect`: refuse unless this is still the newest version."""
-        return write.overwrite(*self._at, source.reader(rows), base=expect, key=idempotency_key)
+        return write.overwrite(*self._at, self._reader(rows), base=expect, key=idempotency_key)
 
     def alter(
         self,
@@ -242,6 +242,9 @@ class Dataset:
 
     def drop(self) -> None:
         alter.drop(*self._at)
+
+    def _reader(self, rows: Any) -> source.Source:
+        return source.reader(rows, like=lambda: self.now().schema)
 
     name = property(lambda self: self.now().name)
     schema = property(lambda self: self.now().schema)

@@ -17,7 +17,7 @@ import pytest
 from penstock.errors import PenstockError
 from penstock.lake import Lake
 from penstock.storage import ipc
-from penstock.storage.formats import _BLOCK
+from penstock.storage.incoming import _BLOCK
 from shell import Shell
 
 TABLE = pa.table({"id": range(1, 201), "word": [f"word {i}" for i in range(200)]})

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
@@ -24,9 +25,10 @@ def test_a_dataset_is_read_by_pandas_polars_and_duckdb(numbers: Dataset) -> None
     assert polars.DataFrame(ds).to_dict(as_series=False) == expected
     assert ds.to_pandas().to_dict("list") == expected
     assert pandas.DataFrame.from_arrow(ds).to_dict("list") == expected
-    assert duckdb.sql("SELECT sum(id) FROM ds").fetchall() == [(6,)]
     first = ds.at(1)
-    assert duckdb.sql("SELECT count(*) FROM first").fetchall() == [(3,)]
+    with duckdb.connect() as db:
+        assert db.sql("SELECT sum(id) FROM ds").fetchall() == [(6,)]
+        assert db.sql("SELECT count(*) FROM first").fetchall() == [(3,)]
     assert pa.RecordBatchReader.from_stream(first).schema == first.schema
 
 
@@ -34,29 +36,44 @@ def test_the_files_are_plain_parquet(numbers: Dataset) -> None:
     paths = numbers.now().paths()
     assert pads.dataset(paths).to_table().num_rows == 3
     assert polars.read_parquet(paths).height == 3
-    assert duckdb.read_parquet(paths).fetchall()[0] == (1, "one")
+    with duckdb.connect() as db:
+        assert db.read_parquet(paths).fetchall()[0] == (1, "one")
 
 
-@pytest.mark.parametrize(
-    "rows",
-    [
-        pa.table({"id": [4], "word": ["four"]}),
-        pa.record_batch({"id": [4], "word": ["four"]}),
-        pa.table({"id": [4], "word": ["four"]}).to_reader(),
-        pads.dataset(pa.table({"id": [4], "word": ["four"]})),
-        pandas.DataFrame({"id": [4], "word": ["four"]}),
-        polars.DataFrame({"id": [4], "word": ["four"]}),
-        duckdb.sql("SELECT 4::BIGINT AS id, 'four' AS word"),
-        {"id": [4], "word": ["four"]},
-        [{"id": 4, "word": "four"}],
-    ],
-    ids=lambda rows: f"{type(rows).__module__}.{type(rows).__name__}",
-)
-def test_whatever_holds_rows_can_be_appended(embedded: Place, rows: object) -> None:
+FOUR = {"id": [4], "word": ["four"]}
+HOLDERS: dict[str, Callable[[], object]] = {
+    "table": lambda: pa.table(FOUR),
+    "batch": lambda: pa.record_batch(FOUR),
+    "reader": lambda: pa.table(FOUR).to_reader(),
+    "dataset": lambda: pads.dataset(pa.table(FOUR)),
+    "pandas": lambda: pandas.DataFrame(FOUR),
+    "polars": lambda: polars.DataFrame(FOUR),
+    "polars categories": lambda: polars.DataFrame(FOUR, schema_overrides={"word": polars.Categorical}),
+    "dict": lambda: FOUR,
+    "list of dicts": lambda: [{"id": 4, "word": "four"}],
+}
+
+
+@pytest.mark.parametrize("holder", HOLDERS)
+def test_whatever_holds_rows_can_be_appended(embedded: Place, holder: str) -> None:
     with embedded.open() as lake:
         ds = lake.create("demo.numbers", {"id": [1], "word": ["one"]})
-        ds.append(rows)
+        ds.append(HOLDERS[holder]())
         assert ds.to_arrow().to_pydict() == {"id": [1, 4], "word": ["one", "four"]}
+
+
+def test_a_duckdb_relation_can_be_appended(numbers: Dataset) -> None:
+    with duckdb.connect() as db:
+        numbers.append(db.sql("SELECT 4::BIGINT AS id, 'four' AS word"))
+    assert numbers.to_arrow(where="id = 4")["word"].to_pylist() == ["four"]
+
+
+def test_a_file_is_read_as_the_dataset_that_it_goes_to(lake: Lake, tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("code,amount\n007,5\n")
+    ds = lake.create("demo.codes", schema=pa.schema([("code", pa.string()), ("amount", pa.decimal128(9, 2))]))
+    ds.append(tmp_path / "rows.csv")
+    ds.append(str(tmp_path / "rows.csv"))
+    assert ds.to_arrow()["code"].to_pylist() == ["007", "007"]
 
 
 def test_what_holds_no_rows_is_refused(numbers: Dataset) -> None:

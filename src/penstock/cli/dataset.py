@@ -85,7 +85,7 @@ def create(
     frame: Frame, name: str, columns: tuple[str, ...], like: Path | None, no_row_ids: bool, read_only: bool
 ) -> None:
     """Make an empty dataset NAME (schema.table)."""
-    from penstock.storage.formats import incoming
+    from penstock.storage.incoming import incoming
 
     if bool(columns) == bool(like):
         raise click.UsageError("say the columns with --column, or with --like FILE")
@@ -129,7 +129,7 @@ def import_(
     from penstock.core.names import DatasetName
     from penstock.errors import NotFound
     from penstock.service import write
-    from penstock.storage.formats import incoming
+    from penstock.storage.incoming import incoming
 
     given = dict(_typed(text, "=") for text in types)
     with frame.lake() as lake, frame.progress(f"importing {name}") as progress:
@@ -195,7 +195,8 @@ def history(frame: Frame, name: str, limit: int, before: int | None) -> None:
     with frame.lake() as lake:
         rows = [version.facts() for version in lake.dataset(name).history(limit, before=before)]
     for row in rows:
-        row["when"] = row["at"][:19].replace("T", " ") + (" swept" if row["swept"] else "")
+        row["when"] = row["at"].replace("+00:00", "Z")  # all of it: what is shown here can be given to --time
+        row["operation"] += " (swept)" if row["swept"] else ""
     columns = ["version", "when", "operation", "inserted", "updated", "deleted", "rows", "files", "author"]
     frame.table(rows, {c: "by" if c == "author" else c for c in columns}, "there are no versions before that one")
 
@@ -226,7 +227,7 @@ def read(
     **when: Any,
 ) -> None:
     """Rows of any version, on standard output."""
-    from penstock.storage.formats import WRITERS
+    from penstock.storage.outgoing import WRITERS
 
     if format in ("parquet", "arrow") and sys.stdout.isatty():
         raise click.UsageError(f"a terminal cannot show {format}; send it to a file with > FILE")
@@ -260,7 +261,7 @@ def export(
     **when: Any,
 ) -> None:
     """Write rows of any version to FILE, which appears only when it is complete."""
-    from penstock.storage.formats import outgoing
+    from penstock.storage.outgoing import outgoing
 
     with frame.lake() as lake:
         at = _at(lake, name, **when)
@@ -390,7 +391,7 @@ def _heard(rows: "pa.RecordBatchReader", progress: Callable[[int], None]) -> "pa
 
 
 def _print_rows(rows: "pa.RecordBatchReader", *, limit: int, of: int | None) -> None:
-    from penstock.storage.formats import plain_json
+    from penstock.storage.outgoing import plain_json
 
     shown = [row for batch in _first(rows, limit) for row in batch.to_pylist()]
     names = [_cell(name) for name in rows.schema.names]

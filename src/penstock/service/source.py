@@ -11,7 +11,7 @@ import pyarrow.types as pt
 from penstock.core.schema import conform
 from penstock.errors import Invalid
 from penstock.service.workspace import Limits
-from penstock.storage.formats import Incoming, cut, incoming
+from penstock.storage.incoming import Incoming, cut, incoming
 
 _PIECE_BYTES = 64 << 20
 _PIECE_ROWS = 256 << 10
@@ -25,8 +25,13 @@ class Source(Protocol):
     def __iter__(self) -> Iterator[pa.RecordBatch]: ...
 
 
-def reader(source: Any) -> Source:
-    """A stream over anything that holds rows: tables, batches, readers, frames, lists of dicts, paths of files."""
+def reader(source: Any, like: Callable[[], pa.Schema] | None = None) -> Source:
+    """A stream over anything that holds rows: tables, batches, readers, frames, lists of dicts, paths of files.
+
+    `like` gives the types for a text file, which leaves them open.
+    """
+    if isinstance(source, str | Path):
+        return incoming([Path(source)], like=like and like())
     stream: Source = _reader(source)
     return stream
 
@@ -35,8 +40,6 @@ def _reader(source: Any) -> Any:
     match source:
         case pa.RecordBatchReader() | Incoming():
             return source
-        case str() | Path():
-            return incoming([Path(source)])
         case pa.Table():
             return Incoming(source.schema, cut(source.to_batches()))
         case pa.RecordBatch():
