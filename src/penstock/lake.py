@@ -311,9 +311,14 @@ class Transaction:
 def _title(snapshot: Snapshot) -> str:
     version = snapshot.version
     return (
-        f"{snapshot.name} · version {version.number} · {version.rows:,} rows · {version.files:,} files · "
+        f"{snapshot.name} · version {version.number} · {counted(version.rows, 'row')} · {counted(version.files, 'file')} · "
         f"{human_size(version.bytes)}"
     )
+
+
+def counted(number: int, thing: str) -> str:
+    """1 row, 2 rows."""
+    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
 
 
 def human_size(size: float) -> str:

@@ -85,7 +85,7 @@ def test_what_holds_no_rows_is_refused(numbers: Dataset) -> None:
 
 def test_a_dataset_prints_well(numbers: Dataset) -> None:
     lines = repr(numbers).splitlines()
-    assert lines[0].startswith("demo.numbers · version 1 · 3 rows · 1 files · ")
+    assert lines[0].startswith("demo.numbers · version 1 · 3 rows · 1 file · ")
     assert lines[1:] == ["  id    int64", "  word  string"]
     assert "<caption>demo.numbers" in numbers._repr_html_()
 

@@ -128,6 +128,7 @@ def import_(
     from penstock.catalog import commit
     from penstock.core.names import DatasetName
     from penstock.errors import NotFound
+    from penstock.lake import counted
     from penstock.service import write
     from penstock.storage.incoming import incoming
 
@@ -151,7 +152,7 @@ def import_(
     again = " (done before: nothing changed)" if receipt.replayed else ""
     frame.tell(
         receipt.facts(),
-        f"{written.name} version {written.version}: {written.inserted:,} rows imported, {written.rows:,} in all{again}",
+        f"{written.name} version {written.version}: {counted(written.inserted, 'row')} imported, {written.rows:,} in all{again}",
     )
 
 
@@ -261,6 +262,7 @@ def export(
     **when: Any,
 ) -> None:
     """Write rows of any version to FILE, which appears only when it is complete."""
+    from penstock.lake import counted
     from penstock.storage.outgoing import outgoing
 
     with frame.lake() as lake:
@@ -270,7 +272,7 @@ def export(
             rows = _heard(at.scan(_listed(columns), where), progress)
             count = outgoing(rows, file, format=format, replace=force)
     facts = {"dataset": at.name, "version": at.version, "rows": count, "file": str(file)}
-    frame.tell(facts, f"{count:,} rows of {at.name} version {at.version} are in {file}")
+    frame.tell(facts, f"{file} holds {counted(count, 'row')} of {at.name} version {at.version}")
 
 
 @dataset.command()
@@ -296,6 +298,7 @@ def alter(frame: Frame, name: str, add: tuple[str, ...], widen: tuple[str, ...])
 @shared("penstock dataset compact finance.transactions")
 def compact(frame: Frame, name: str) -> None:
     """Rewrite many small files into few, as a new version. Rows and row ids stay the same."""
+    from penstock.lake import counted
     from penstock.service.compact import compact as compacting
 
     with frame.lake() as lake:
@@ -306,9 +309,9 @@ def compact(frame: Frame, name: str) -> None:
         after = ds.now()
     files = (before.snapshot.version.files, after.snapshot.version.files)
     said = (
-        f"{files[0]:,} files became {files[1]:,}"
+        f"{counted(files[0], 'file')} became {files[1]:,}"
         if files[0] != files[1]
-        else f"nothing to gain with {files[0]:,} files"
+        else f"nothing to gain with {counted(files[0], 'file')}"
     )
     frame.tell(receipt.facts(), f"{after.name} version {after.version}: {said}")
 

@@ -108,7 +108,7 @@ def sweep(frame: Frame, keep_days: float | None, keep_versions: int | None, yes:
     otherwise (with both: what either keeps); the newest always is, and whatever was the newest within the last hour.
     Files of dropped datasets go when they were dropped more than --keep-days ago.
     """
-    from penstock.lake import human_size
+    from penstock.lake import counted, human_size
     from penstock.service.sweep import Keep
     from penstock.service.sweep import sweep as sweeping
 
@@ -116,7 +116,9 @@ def sweep(frame: Frame, keep_days: float | None, keep_versions: int | None, yes:
         keep = Keep(days=keep_days, versions=keep_versions)
         swept = sweeping(lake.workspace, lake.caller, keep, really=yes, progress=progress)
     verb = "removed" if yes else "would remove"
-    lines = [f"{verb} {swept.files:,} files ({human_size(swept.bytes)}) of {swept.versions:,} versions"]
+    lines = [
+        f"{verb} {counted(swept.files, 'file')} ({human_size(swept.bytes)}) of {counted(swept.versions, 'version')}"
+    ]
     lines += [f"  {name}: {count:,}" for name, count in sorted(swept.datasets.items())]
     lines += [f"  left behind by writers that died: {swept.orphans:,}"] if swept.orphans else []
     lines += [f"  files of another catalog, left alone: {swept.unknown:,}"] if swept.unknown else []
