@@ -3,8 +3,9 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from uuid import UUID, uuid4
+from uuid import uuid4
 
+import hypothesis
 import pyarrow as pa
 import pytest
 
@@ -17,6 +18,10 @@ from penstock.service.workspace import Workspace
 from places import Place
 
 SOAK = bool(os.environ.get("PENSTOCK_SOAK"))
+
+# No test depends on how fast the machine is, and every random one can be run again as it was.
+hypothesis.settings.register_profile("penstock", deadline=None, print_blob=True, max_examples=1000 if SOAK else 100)
+hypothesis.settings.load_profile("penstock")
 _skipped: set[str] = set()
 
 
@@ -76,7 +81,3 @@ def numbers(lake: Lake) -> Dataset:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for line in sorted(_skipped):
         terminalreporter.write_line(f"NOT TESTED: {line}", red=True, bold=True)
-
-
-def role(tenant: UUID, role: Role) -> Caller:
-    return Caller(tenant, uuid4(), role.wire, role)
