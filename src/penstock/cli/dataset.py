@@ -125,29 +125,22 @@ def import_(
 
     Reads Parquet (files and folders), CSV, TSV and JSON lines (also packed: .gz, .zst, .bz2), and Arrow.
     """
-    from penstock.catalog import commit
     from penstock.core.names import DatasetName
-    from penstock.errors import NotFound
     from penstock.lake import counted
-    from penstock.service import write
+    from penstock.service.load import load
     from penstock.storage.incoming import incoming
 
     given = dict(_typed(text, "=") for text in types)
     with frame.lake() as lake, frame.progress(f"importing {name}") as progress:
-        here = (lake.workspace, lake.caller)
-        before = commit.lookup(lake.workspace.db, lake.caller, key) if key else None
-        try:
-            there = None if before and before.written[0].operation == "create" else lake.dataset(name).now()
-        except NotFound:
-            there = None
-        rows = incoming(
-            files, format=format, types=given, nulls=nulls, like=there.schema if there is not None else None
+        receipt = load(
+            lake.workspace,
+            lake.caller,
+            DatasetName.parse(name),
+            lambda schema: incoming(files, format=format, types=given, nulls=nulls, like=schema),
+            replace=replace,
+            key=key,
+            progress=progress,
         )
-        if there is None:
-            receipt = write.create(*here, DatasetName.parse(name), rows.schema, rows, key=key, progress=progress)
-        else:
-            fill = write.overwrite if replace else write.append
-            receipt = fill(*here, there.id, rows, key=key, progress=progress)
     (written,) = receipt.written
     again = " (done before: nothing changed)" if receipt.replayed else ""
     frame.tell(
