@@ -1,0 +1,81 @@
+"""Where a set of keys lies, so that files which can hold none of them are never opened."""
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from penstock.core.stats import Plain, plain
+
+Bounds = Mapping[str, tuple[Plain | None, Plain | None]]  # column → lowest and highest value; None: not known
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """The values of each key column, sorted. A column that cannot be judged by its statistics is left out."""
+
+    columns: Mapping[str, pa.Array]
+    rows: int
+
+    @classmethod
+    def of(cls, keys: pa.Table) -> "Reach":
+        columns = {}
+        for field, column in zip(keys.schema, keys.columns, strict=True):
+            if not _comparable(field.type) or column.null_count:
+                continue
+            if pt.is_floating(field.type) and pc.any(pc.is_nan(column)).as_py():
+                continue  # statistics say nothing of NaN
+            columns[field.name] = _sorted(column)
+        return cls(columns, keys.num_rows)
+
+    def bounds(self) -> Bounds:
+        """The lowest and the highest value of each column."""
+        if not self.rows:
+            return {}
+        return {name: (_at(values, 0), _at(values, len(values) - 1)) for name, values in self.columns.items()}
+
+    def meets(self, bounds: Bounds) -> bool:
+        """Could a file with such values hold one of the keys?"""
+        return self.rows > 0 and all(
+            _meets(self.columns[name], low, high) for name, (low, high) in bounds.items() if name in self.columns
+        )
+
+
+def _meets(values: pa.Array, low: Plain | None, high: Plain | None) -> bool:
+    if low is None or high is None:
+        return True
+    first = bisect_left(_Places(values), low)  # type: ignore[type-var]
+    return first < len(values) and bool(_at(values, first) <= high)  # type: ignore[operator]
+
+
+class _Places(Sequence[Plain]):
+    """An Arrow array as a sequence of plain values."""
+
+    def __init__(self, values: pa.Array) -> None:
+        self._values = values
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getitem__(self, at: int) -> Plain:  # type: ignore[override]
+        return _at(self._values, at)
+
+
+def _at(values: pa.Array, at: int) -> Plain:
+    return plain(values[at].as_py())
+
+
+def _sorted(column: pa.ChunkedArray) -> pa.Array:
+    whole = pc.unique(column)
+    return whole.take(pc.array_sort_indices(whole))
+
+
+def _comparable(kind: pa.DataType) -> bool:
+    tests = (
+        pt.is_boolean, pt.is_integer, pt.is_floating, pt.is_decimal, pt.is_date32,
+        pt.is_string, pt.is_large_string, pt.is_binary, pt.is_large_binary,
+    )  # fmt: skip
+    return any(test(kind) for test in tests) or (pt.is_timestamp(kind) and kind.unit != "ns")
