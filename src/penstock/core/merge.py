@@ -83,9 +83,9 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a Parquet file is laid out, so that its successor can be laid out alike."""
+    """How a Parquet file is to be laid out: as its predecessor was."""
 
-    schema: pa.Schema  # as the file stores it: dictionaries, large strings and metadata included
+    schema: pa.Schema  # what is stored, in order: partition columns are not; `_rowid` is, where ids are carried
     codec: str = "zstd"  # pyarrow's word for it
     group_rows: int = 128 << 10
     options: Mapping[str, Any] = field(default_factory=dict)  # more that pyarrow's writer should do
