@@ -11,6 +11,9 @@ _HOMES = {
     "Dataset": "penstock.lake",
     "DatasetAt": "penstock.lake",
     "Receipt": "penstock.core.change",
+    "merge_parquet_dataset_pyarrow": "penstock.service.directories",
+    "merge_parquet_dataset_duckdb": "penstock.service.directories",
+    "merge_parquet_dataset_spark": "penstock.service.directories",
     "PenstockError": "penstock.errors",
     "Invalid": "penstock.errors",
     "Unauthenticated": "penstock.errors",
@@ -41,6 +44,9 @@ if TYPE_CHECKING:
     from penstock.lake import DatasetAt as DatasetAt
     from penstock.lake import Lake as Lake
     from penstock.lake import open as open
+    from penstock.service.directories import merge_parquet_dataset_duckdb as merge_parquet_dataset_duckdb
+    from penstock.service.directories import merge_parquet_dataset_pyarrow as merge_parquet_dataset_pyarrow
+    from penstock.service.directories import merge_parquet_dataset_spark as merge_parquet_dataset_spark
 
 
 def __getattr__(name: str) -> Any:

@@ -23,6 +23,15 @@ STEPS = (
     "commit.done",  # the answer arrived; the caller has not heard yet
 )
 
+SWAP_STEPS = (  # of a merge into a plain directory
+    "swap.locked",  # the directory is ours; nothing is staged
+    "swap.staged",  # all new files are complete and durable, under names that nobody reads
+    "swap.journaled",  # the journal is durable: from here on the merge is finished, by us or by the next
+    "swap.moved",  # a new file has its name
+    "swap.removed",  # a replaced file is gone
+    "swap.done",  # all is as the journal says; the journal is still there
+)
+
 _armed: dict[str, Callable[[], None]] = {}
 
 
@@ -33,7 +42,7 @@ def at(step: str) -> None:
 
 @contextmanager
 def armed(step: str, act: Callable[[], None]) -> Iterator[None]:
-    if step not in STEPS:
+    if step not in (*STEPS, *SWAP_STEPS):
         raise KeyError(step)
     _armed[step] = act
     try:

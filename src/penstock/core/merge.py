@@ -18,7 +18,7 @@ import pyarrow.types as pt
 
 from penstock.core.change import Counts
 from penstock.core.names import check_columns
-from penstock.core.reach import Reach
+from penstock.core.reach import Bounds, Reach
 from penstock.core.unify import unified
 from penstock.errors import Invalid
 
@@ -97,6 +97,7 @@ class TargetFile:
     rows: int
     layout: Layout
     parts: Mapping[str, Any] = field(default_factory=dict)  # what its folder says of the partition columns
+    bounds: Bounds = field(default_factory=dict)  # of its key columns, as far as they are known
     first_row_id: int | None = None  # with row ids: row i has first_row_id + i; None: the file carries them
 
     def __hash__(self) -> int:
@@ -285,7 +286,9 @@ def strategy_named(strategy: str) -> Write:
 
 def normalize_keys(key_columns: str | Sequence[str]) -> list[str]:
     """The names of the key columns: blanks trimmed, duplicates dropped, at least one."""
-    given = [key_columns] if isinstance(key_columns, str) else list(key_columns) if _is_many(key_columns) else [None]
+    given: list[Any] = [key_columns]
+    if isinstance(key_columns, Iterable) and not isinstance(key_columns, str | bytes):
+        given = list(key_columns)
     if not all(isinstance(name, str) for name in given):
         raise Invalid("bad_keys", f"key_columns is {key_columns!r}; it is the name of a column, or a list of names")
     keys = list(dict.fromkeys(name.strip() for name in given))
@@ -386,16 +389,13 @@ def duplicate_keys(keys: Sequence[str], rows: int, example: Sequence[Any]) -> In
     )
 
 
-def _is_many(names: Any) -> bool:
-    return isinstance(names, Iterable) and not isinstance(names, bytes)
-
-
 def _order_by(given: str | Sequence[str] | None, source: pa.Schema, write: Write, strategy: str) -> tuple[str, ...]:
     if given is None:
         return ()
     if not write.deduplicates:
         raise Invalid(
-            "order_not_wanted", f"dedup_order_by goes with strategy 'deduplicate'; strategy {strategy!r} has no use for it"
+            "order_not_wanted",
+            f"dedup_order_by goes with strategy 'deduplicate'; strategy {strategy!r} has no use for it",
         )
     names = [given] if isinstance(given, str) else list(given)
     names = list(dict.fromkeys(name.strip() for name in names))
@@ -414,7 +414,9 @@ def _order_by(given: str | Sequence[str] | None, source: pa.Schema, write: Write
 
 
 def _decoded(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([f.with_type(f.type.value_type) if pt.is_dictionary(f.type) else f for f in schema])
+    return pa.schema(
+        [pa.field(f.name, f.type.value_type if pt.is_dictionary(f.type) else f.type, f.nullable) for f in schema]
+    )
 
 
 def _listed(names: Collection[str]) -> str:

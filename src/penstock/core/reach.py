@@ -1,6 +1,6 @@
 """Where a set of keys lies, so that files which can hold none of them are never opened."""
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -39,19 +39,22 @@ class Reach:
 
     def meets(self, bounds: Bounds) -> bool:
         """Could a file with such values hold one of the keys?"""
-        return self.rows > 0 and all(
-            _meets(self.columns[name], low, high) for name, (low, high) in bounds.items() if name in self.columns
-        )
-
-
-def _meets(values: pa.Array, low: Plain | None, high: Plain | None) -> bool:
-    if low is None or high is None:
+        if not self.rows:
+            return False
+        for name, (low, high) in bounds.items():
+            if name in self.columns and low is not None and high is not None:
+                first, last = self.between(name, low, high)
+                if first == last:
+                    return False
         return True
-    first = bisect_left(_Places(values), low)  # type: ignore[type-var]
-    return first < len(values) and bool(_at(values, first) <= high)  # type: ignore[operator]
+
+    def between(self, name: str, low: Plain, high: Plain) -> tuple[int, int]:
+        """Where the sorted values from `low` to `high` begin and end."""
+        values = _Values(self.columns[name])
+        return bisect_left(values, low), bisect_right(values, high)
 
 
-class _Places(Sequence[Plain]):
+class _Values(Sequence[Plain]):
     """An Arrow array as a sequence of plain values."""
 
     def __init__(self, values: pa.Array) -> None:

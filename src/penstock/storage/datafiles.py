@@ -14,6 +14,7 @@ import pyarrow.types as pt
 
 from penstock import faults
 from penstock.core.change import NewFile
+from penstock.core.groups import GROUP_BYTES, groups
 from penstock.core.names import CARRIED
 from penstock.core.stats import Plain, Stats, has_stats, united
 from penstock.errors import PenstockError
@@ -26,7 +27,7 @@ class Shape:
 
     file_bytes: int = 128 << 20
     group_rows: int = 128 << 10  # a row group is read, skipped and held in memory as a whole
-    group_bytes: int = 64 << 20
+    group_bytes: int = GROUP_BYTES
 
 
 _NAME = re.compile(r"(?P<lease>[0-9a-f]{32})-[0-9a-f]{16}\.parquet\Z")
@@ -60,7 +61,7 @@ def write(
     done: list[NewFile] = []
     file: _OpenFile | None = None
     try:
-        for group in _groups(batches, schema, shape):
+        for group in groups(batches, schema, shape.group_rows, shape.group_bytes):
             file = file or _OpenFile(store, f"{folder}/{name(lease)}", schema)
             file.write(group)
             wrote(group.num_rows)
@@ -127,24 +128,6 @@ class _OpenFile:
         with suppress(Exception):  # the writer may complain of what is half done; the file goes all the same
             self._writer.close()
         self._sink.discard()
-
-
-def _groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema, shape: Shape) -> Iterator[pa.Table]:
-    """The same rows in pieces of the size of a row group."""
-    held: list[pa.RecordBatch] = []
-    rows = size = 0
-    for batch in batches:
-        while batch.num_rows:
-            take = min(batch.num_rows, shape.group_rows - rows)
-            part, batch = batch.slice(0, take), batch.slice(take)
-            held.append(part)
-            rows += take
-            size += part.nbytes
-            if rows >= shape.group_rows or size >= shape.group_bytes:
-                yield pa.Table.from_batches(held, schema)
-                held, rows, size = [], 0, 0
-    if held:
-        yield pa.Table.from_batches(held, schema)
 
 
 def _stats(footer: pq.FileMetaData, schema: pa.Schema) -> Iterator[tuple[str, Stats]]:

@@ -1,0 +1,106 @@
+"""Find rows by their key: a key of several columns becomes one number, and values are looked up by hash."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+_NAN = pa.scalar(float("nan"))
+_ROOM = 2**62  # numbers of composite keys stay below
+
+
+def comparable(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """A key column in a form in which equal keys are equal values: one NaN, one zero, types that can be looked up."""
+    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    kind = whole.type
+    if pt.is_dictionary(kind):
+        return comparable(whole.dictionary_decode())
+    if pt.is_floating(kind):
+        number = whole.cast(pa.float64()) if kind != pa.float64() else whole
+        return pc.if_else(pc.is_nan(number), _NAN, pc.add(number, 0.0))
+    if pt.is_string_view(kind) or pt.is_binary_view(kind):
+        return whole.cast(pa.large_string() if pt.is_string_view(kind) else pa.large_binary())
+    if pt.is_decimal(kind) and kind.bit_width < 128:
+        return whole.cast(pa.decimal128(kind.precision, kind.scale))
+    return whole
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    values: pa.Array  # the different values of a key column
+    pairs: pa.Array | None = None  # the different numbers so far, where they had to be packed
+
+
+class Keys:
+    """A list of keys, each a row of comparable columns."""
+
+    def __init__(self, columns: Sequence[pa.Array]) -> None:
+        self._columns: list[_Column] = []
+        self.numbers = columns[0]
+        if len(columns) > 1:
+            self.numbers = self._numbered(columns)
+
+    def find(self, columns: Sequence[pa.Array]) -> pa.Array:
+        """For each row the place of its key in the list; NULL where it is not there."""
+        return pc.index_in(self._number(columns), value_set=self.numbers)
+
+    def _numbered(self, columns: Sequence[pa.Array]) -> pa.Array:
+        numbers: pa.Array | None = None
+        room = 1
+        for column in columns:
+            values = pc.unique(column)
+            pairs = None
+            if room * max(len(values), 1) > _ROOM:
+                pairs = pc.unique(numbers)
+                numbers, room = _place(numbers, pairs), len(pairs)
+            self._columns.append(_Column(values, pairs))
+            numbers = _joined(numbers, _place(column, values), len(values))
+            room *= max(len(values), 1)
+        return numbers
+
+    def _number(self, columns: Sequence[pa.Array]) -> pa.Array:
+        if not self._columns:
+            return columns[0]
+        numbers: pa.Array | None = None
+        for known, column in zip(self._columns, columns, strict=True):
+            if known.pairs is not None:
+                numbers = _place(numbers, known.pairs)
+            numbers = _joined(numbers, _place(column, known.values), len(known.values))
+        return numbers
+
+
+def first_repeat(numbers: pa.Array) -> tuple[int, int] | None:
+    """How many keys stood before, and the place of the first that did; None if all differ."""
+    codes = numbers.dictionary_encode().indices.to_numpy()
+    if not len(codes) or codes.max() + 1 == len(codes):
+        return None
+    # Codes are given in the order of appearance, so a new key has a code above all before it.
+    repeated = np.flatnonzero(codes[1:] <= np.maximum.accumulate(codes)[:-1]) + 1
+    return len(repeated), int(repeated[0])
+
+
+def highest(numbers: pa.Array, order_by: Sequence[pa.Array]) -> pa.Array:
+    """The places of the rows that stay when each key may stand once, in the order in which they came."""
+    count = len(numbers)
+    columns: dict[str, pa.Array] = {}
+    for each in map(comparable, order_by):
+        if pt.is_floating(each.type):  # Arrow sorts NaN to the NULLs; here it is above all numbers
+            columns[str(len(columns))] = pc.fill_null(pc.is_nan(each), False).cast(pa.int8())
+        columns[str(len(columns))] = each
+    columns["place"] = pa.array(np.arange(count))
+    sorting = [(name, "descending", "at_end") for name in columns]
+    best_first = pc.sort_indices(pa.table(columns), sort_keys=sorting)
+    codes = numbers.dictionary_encode().indices.take(best_first).to_numpy()
+    _, firsts = np.unique(codes, return_index=True)
+    return pa.array(np.sort(best_first.to_numpy()[firsts]))
+
+
+def _place(column: pa.Array, values: pa.Array) -> pa.Array:
+    return pc.index_in(column, value_set=values).cast(pa.int64())
+
+
+def _joined(numbers: pa.Array | None, place: pa.Array, size: int) -> pa.Array:
+    return place if numbers is None else pc.add(pc.multiply(numbers, size), place)

@@ -1,0 +1,403 @@
+"""Merge into a plain directory of Parquet files: one meaning, whichever engine does it."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.dataset as pads
+import pyarrow.fs as fs
+
+from penstock.core import merge as meaning
+from penstock.core.merge import BATCH_ROWS, Engine, Layout, New, Output, Plan, Rest, Session, TargetFile, Work
+from penstock.core.stats import plain
+from penstock.errors import Conflict, Invalid, NotFound, Unsupported
+from penstock.service import engines
+from penstock.service.engines import Tools
+from penstock.service.source import checked, reader
+from penstock.service.workspace import Limits
+from penstock.storage import directory, swap
+from penstock.storage.directory import Directory, PlainFile
+from penstock.storage.spool import spool
+
+Progress = Callable[[str, int, int], None]  # hears the stage, how much of it is done, and how much there is
+
+_FILE_BYTES = 128 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What a merge did, or would do."""
+
+    stats: dict[str, int]
+    rewritten: tuple[str, ...]  # files of the target that are replaced
+    dropped: tuple[str, ...]  # files that go, and leave nothing
+    kept: int  # how many files stay as they are
+    engine: str
+
+
+def merge_parquet_dataset_pyarrow(
+    source: Any,
+    target_path: str | Path,
+    key_columns: str | Sequence[str],
+    strategy: str = "upsert",
+    dedup_order_by: str | Sequence[str] | None = None,
+    compression: str | None = None,
+    filesystem: Any = None,
+    batch_rows: int = BATCH_ROWS,
+    progress_callback: Progress | None = None,
+    *,
+    add_columns: bool = False,
+) -> dict[str, int]:
+    """Merge rows into a directory of Parquet files with PyArrow, in bounded memory.
+
+    >>> merge_parquet_dataset_pyarrow(pa.table({"id": [1], "v": ["x"]}), "data/items", "id")
+    {'inserted': 1, 'updated': 0, 'deleted': 0, 'total': 1}
+
+    `source`: an Arrow table, batch, reader or dataset, a pandas, Polars or Spark frame, a path of Parquet files.
+    `strategy`: upsert, insert, update, full_merge or deduplicate. The answer counts rows of the target.
+    """
+    return merge(
+        source, target_path, key_columns, strategy, dedup_order_by, compression, filesystem, batch_rows,
+        progress_callback, add_columns=add_columns, engine="pyarrow",
+    ).stats  # fmt: skip
+
+
+def merge_parquet_dataset_duckdb(
+    source: Any,
+    target_path: str | Path,
+    key_columns: str | Sequence[str],
+    strategy: str = "upsert",
+    dedup_order_by: str | Sequence[str] | None = None,
+    compression: str | None = None,
+    filesystem: Any = None,
+    batch_rows: int = BATCH_ROWS,
+    progress_callback: Progress | None = None,
+    *,
+    add_columns: bool = False,
+) -> dict[str, int]:
+    """The same as `merge_parquet_dataset_pyarrow`, done by DuckDB."""
+    return merge(
+        source, target_path, key_columns, strategy, dedup_order_by, compression, filesystem, batch_rows,
+        progress_callback, add_columns=add_columns, engine="duckdb",
+    ).stats  # fmt: skip
+
+
+def merge_parquet_dataset_spark(
+    source: Any,
+    target_path: str | Path,
+    key_columns: str | Sequence[str],
+    strategy: str = "upsert",
+    dedup_order_by: str | Sequence[str] | None = None,
+    compression: str | None = None,
+    filesystem: Any = None,
+    batch_rows: int = BATCH_ROWS,
+    progress_callback: Progress | None = None,
+    *,
+    add_columns: bool = False,
+    spark: Any = None,
+) -> dict[str, int]:
+    """The same as `merge_parquet_dataset_pyarrow`, done by Spark: in the session `spark`, or in the active one."""
+    return merge(
+        source, target_path, key_columns, strategy, dedup_order_by, compression, filesystem, batch_rows,
+        progress_callback, add_columns=add_columns, engine="spark", spark=spark,
+    ).stats  # fmt: skip
+
+
+def merge(
+    source: Any,
+    target_path: str | Path,
+    key_columns: str | Sequence[str],
+    strategy: str = "upsert",
+    dedup_order_by: str | Sequence[str] | None = None,
+    compression: str | None = None,
+    filesystem: Any = None,
+    batch_rows: int = BATCH_ROWS,
+    progress_callback: Progress | None = None,
+    *,
+    add_columns: bool = False,
+    engine: str = "auto",
+    spark: Any = None,
+    dry_run: bool = False,
+    limits: Limits | None = None,
+) -> Merged:
+    """Merge into a directory, or with `dry_run` only say what that would do."""
+    engines.check_name(engine)
+    keys = meaning.normalize_keys(key_columns)
+    write = meaning.strategy_named(strategy)
+    target = _local(target_path, filesystem)
+    codec = _checked_codec(compression)
+    heard = progress_callback or (lambda _stage, _done, _total: None)
+    skips = write.new is New.SKIP and not target.exists()  # nothing to update: nothing is made, not even a folder
+    with swap.aside(target) if dry_run or skips else swap.held(target) as hold:
+        rows = opened(source)
+        there = directory.read(target, keys)
+        types = directory.part_types(there, rows.schema)
+        stored = _stored(rows.schema, there, types, keys)
+        plan = meaning.plan(
+            rows.schema,
+            stored,
+            keys,
+            strategy,
+            dedup_order_by=dedup_order_by,
+            add_columns=add_columns,
+            partitions=there.partitions,
+            batch_rows=batch_rows,
+        )
+        if not there.files and write.new is New.SKIP:
+            return Merged(_zeros(strategy), (), (), 0, engine)
+        layouts = _Layouts(there, plan, rows.schema, stored, codec)
+        hand = engines.chosen(engine, plan, layouts.schema, source, Tools(hold.scratch, spark))
+        files = {each.path: each for each in map(layouts.target(types), there.files)}
+        heard("read", 0, 1)
+        session = hand.open(plan, _handed(rows, plan, hand, hold, limits or Limits()))
+        try:
+            heard("read", 1, 1)
+            work = _matched(session, plan, there, files, whole=layouts.grow, heard=heard)
+            if not (dry_run or work.empty):
+                work = layouts.laid_out(work)
+                sink = _Staged(hold, layouts.fresh(), heard, sum(f.rows for f in work.rewrite) + work.counts.inserted)
+                _put(hold, there, types, work, session.write(work, sink))
+                heard("commit", 1, 1)
+        finally:
+            session.close()
+        touched = {file.path for file in (*work.rewrite, *work.drop)}
+        return Merged(
+            work.stats(strategy),
+            tuple(os.path.relpath(file.path, target) for file in work.rewrite),
+            tuple(os.path.relpath(file.path, target) for file in work.drop),
+            len(files) - len(touched),
+            hand.name,
+        )
+
+
+def recover(target_path: str | Path) -> str | None:
+    """Finish or undo a merge that was interrupted: "finished", "undone", or None where there was none."""
+    return swap.recover(_local(target_path, None))
+
+
+def opened(source: Any) -> "Rows":
+    """A source as rows that can be read once, and as a frame of Spark's where it is one."""
+    if engines.is_spark_frame(source):
+        from penstock.engines.spark.merge import schema_of
+
+        return Rows(schema_of(source), lambda: iter(source.toArrow().to_batches()), source)
+    if isinstance(source, str | Path) and Path(source).is_dir():
+        return _folder(Path(source))
+    stream = reader(source)
+    return Rows(stream.schema, lambda: iter(stream))
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    schema: pa.Schema
+    batches: Callable[[], Iterator[pa.RecordBatch]]
+    frame: Any = None
+
+
+def _folder(path: Path) -> Rows:
+    there = directory.read(path.absolute(), ())
+    if there.schema is None:
+        raise NotFound("no_such_file", f"there are no Parquet files in {path}", path=str(path))
+    types = directory.part_types(there, pa.schema([]))
+    names = [name for name in there.schema.names if name not in types.names]
+    stored = pa.schema([there.schema.field(name).with_nullable(True) for name in names])
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for file in there.files:
+            values = directory.part_values(file.parts, types)
+            one = pads.FileSystemDataset.from_paths(
+                [there.located(file)], schema=stored, format=pads.ParquetFileFormat(), filesystem=fs.LocalFileSystem()
+            )
+            for batch in one.to_batches():
+                for field in types:
+                    told = pa.repeat(pa.scalar(values[field.name], field.type), batch.num_rows)
+                    batch = batch.append_column(field, told)
+                yield batch
+
+    return Rows(pa.schema([*stored, *types]), batches)
+
+
+def _handed(rows: Rows, plan: Plan, hand: Engine, hold: swap.Swap, limits: Limits) -> Any:
+    """What the engine gets: a frame of its own, or a table with the plan's types."""
+    if hand.name == "spark" and rows.frame is not None:
+        return rows.frame
+    schema = plan.source_schema
+    return spool(schema, checked(rows.batches(), schema, limits), hold.path)
+
+
+def _stored(source: pa.Schema, there: Directory, types: pa.Schema, keys: Sequence[str]) -> pa.Schema | None:
+    """All columns of the target, those of the folders at the end; None if there are no rows yet."""
+    if there.schema is None:
+        meaning.validate_keys_and_schema(source, None, keys)
+        return None
+    files = [field for field in there.schema if field.name not in types.names]
+    return pa.schema([*files, *types], metadata=there.schema.metadata)
+
+
+class _Layouts:
+    """How the files of a directory are laid out, and how their successors will be."""
+
+    def __init__(
+        self, there: Directory, plan: Plan, source: pa.Schema, target: pa.Schema | None, codec: str | None
+    ) -> None:
+        self._there, self._plan, self._codec = there, plan, codec
+        self._plain = {there.located(file): file for file in there.files}
+        whole = source if target is None else meaning.unify_schemas(source, target)
+        kept = [whole.field(name) for name in plan.schema.names if name not in plan.partitions]
+        self.schema = pa.schema(kept, metadata=None if target is None else target.metadata)
+        self.grow = target is not None and pa.schema(kept) != pa.schema(
+            [field for field in target if field.name not in plan.partitions]
+        )
+
+    def target(self, types: pa.Schema) -> Callable[[PlainFile], TargetFile]:
+        def made(file: PlainFile) -> TargetFile:
+            values = directory.part_values(file.parts, types)
+            parts = {name: _bound(values[name]) for name in self._plan.keys if name in values}
+            return TargetFile(
+                self._there.located(file),
+                file.rows,
+                Layout(self.schema),
+                values,
+                {**file.bounds, **parts},
+            )
+
+        return made
+
+    def fresh(self) -> Layout:
+        """For new rows: as the first file is."""
+        if not self._there.files:
+            return Layout(self.schema, self._codec or "zstd")
+        return self._of(self._there.files[0])
+
+    def laid_out(self, work: Work) -> Work:
+        """The work, with the layout of every file that is written anew. Others need not be asked."""
+        return replace(
+            work, rewrite=tuple(replace(file, layout=self._of(self._plain[file.path])) for file in work.rewrite)
+        )
+
+    def _of(self, file: PlainFile) -> Layout:
+        layout = self._there.layout(file)
+        options = {name: value for name, value in layout.options.items() if not (self._codec and name == "compression")}
+        if isinstance(columns := options.get("use_dictionary"), list):
+            new = [name for name in self.schema.names if name not in file.schema.names]
+            options["use_dictionary"] = columns + new
+        schema = self.schema.with_metadata(file.schema.metadata)
+        return replace(layout, schema=schema, codec=self._codec or layout.codec, options=options)
+
+
+def _matched(
+    session: Session, plan: Plan, there: Directory, files: Mapping[str, TargetFile], *, whole: bool, heard: Progress
+) -> Work:
+    known = {there.located(file) for file in there.files if file.nulls == 0}
+    doubtful = [
+        file
+        for file in files.values()
+        if file.path not in known or any(file.parts.get(k, 0) is None for k in plan.keys)
+    ]
+    if nulls := session.nulls(doubtful):
+        raise meaning.null_keys("target", nulls)
+    everything = list(files.values())
+    near = everything if plan.write.rest is Rest.DELETE else [f for f in everything if session.reach.meets(f.bounds)]
+    heard("match", 0, len(near))
+    match = session.match(near)
+    heard("match", len(near), len(near))
+    # An empty source is no reason to write a directory anew.
+    return meaning.decide(plan, everything, match, before=there.rows, whole=whole and match.rows > 0)
+
+
+@dataclass
+class _Staged:
+    """Where an engine puts new files of a directory."""
+
+    hold: swap.Swap
+    layout: Layout
+    heard: Progress
+    total: int
+    done: int = 0
+    file_bytes: int = _FILE_BYTES
+
+    def path(self) -> str:
+        return self.hold.path()
+
+    def folder(self) -> str:
+        return self.hold.folder()
+
+    def beat(self, rows: int) -> None:
+        self.done = min(self.done + rows, self.total)
+        self.heard("write", self.done, self.total)
+
+
+def _put(hold: swap.Swap, there: Directory, types: pa.Schema, work: Work, outputs: Sequence[Output]) -> None:
+    """Put new files in place of old ones, unless somebody else has changed those."""
+    touched = {file.path for file in (*work.rewrite, *work.drop)}
+    for file in there.files:
+        if there.located(file) in touched and not there.unchanged(file):
+            raise Conflict(
+                "directory_changed",
+                f"{there.located(file)} was changed by somebody else during the merge; nothing was written, try again",
+            )
+    folders = {tuple(directory.part_values(f.parts, types).values()): f.name.rpartition("/")[0] for f in there.files}
+    moves, replaced = [], set()
+    for output in outputs:
+        if output.replaces:
+            final = os.path.relpath(output.replaces.path, there.path)
+            replaced.add(output.replaces.path)
+        else:
+            parts = {name: output.parts[name] for name in there.partitions}
+            folder = folders.get(tuple(parts.values())) if parts else ""
+            folder = directory.folder(parts, types) if folder is None else folder
+            final = f"{folder}/part-{uuid4().hex}.parquet".lstrip("/")
+        moves.append((output.path, final))
+    removes = [os.path.relpath(path, there.path) for path in sorted(touched - replaced)]
+    hold.commit(moves, removes, remove_directory=work.after == 0)
+
+
+def _bound(value: Any) -> tuple[Any, Any]:
+    try:
+        return plain(value), plain(value)
+    except TypeError:
+        return None, None
+
+
+def _zeros(strategy: str) -> dict[str, int]:
+    return meaning.compute_merge_stats(
+        strategy=strategy, target_before=0, target_after=0, inserted=0, updated=0, deleted=0
+    )
+
+
+def _checked_codec(compression: str | None) -> str | None:
+    if compression is None or (isinstance(compression, str) and compression.lower() in _CODECS):
+        return compression and compression.lower()
+    raise Invalid("unknown_codec", f"{compression!r} is no compression; there are {', '.join(_CODECS)}")
+
+
+_CODECS = ("zstd", "snappy", "gzip", "lz4", "brotli", "none")
+
+
+def _local(target: str | Path, filesystem: Any) -> Path:
+    """Where the directory is on this machine. Renames must be atomic, so other file systems are refused."""
+    path = os.fspath(target)
+    if isinstance(filesystem, fs.SubTreeFileSystem) and isinstance(filesystem.base_fs, fs.LocalFileSystem):
+        path = os.path.join(filesystem.base_path, path.lstrip("/"))
+    elif not (filesystem is None or isinstance(filesystem, fs.LocalFileSystem) or _is_local(filesystem)):
+        raise Unsupported(
+            "not_a_local_file_system",
+            f"{type(filesystem).__name__}: a directory is changed by atomic renames, which need a local or mounted file "
+            "system; keep shared data in a Penstock dataset",
+        )
+    path = path.removeprefix("file://")
+    if "://" in path:
+        raise Unsupported(
+            "not_a_local_file_system", f"{path} is no local directory; mount it, or use a Penstock dataset"
+        )
+    return Path(path).expanduser().absolute()
+
+
+def _is_local(filesystem: Any) -> bool:
+    """One of fsspec's, which names its protocols."""
+    protocol = getattr(filesystem, "protocol", ())
+    return "file" in ((protocol,) if isinstance(protocol, str) else tuple(protocol))

@@ -1,0 +1,265 @@
+"""A plain directory of Parquet files: what is in it, how it is laid out, and what its folders say."""
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyarrow.types as pt
+
+from penstock.core.merge import Layout, unify_schemas
+from penstock.core.reach import Bounds
+from penstock.core.stats import plain
+from penstock.errors import Invalid, Unavailable
+from penstock.storage.formats import ENDINGS, ending
+
+_NULL_PART = "__HIVE_DEFAULT_PARTITION__"
+_READERS = 2  # footers that are read at once
+_CODECS = {"uncompressed": "none", "lz4_raw": "lz4"}  # Parquet's words, where pyarrow has others
+
+
+@dataclass(frozen=True, slots=True)
+class PlainFile:
+    name: str  # below the directory
+    rows: int
+    state: tuple[int, int]  # size and time of the last change: has somebody touched it since?
+    parts: Mapping[str, str | None]  # the folders' words
+    schema: pa.Schema  # as it is stored
+    bounds: Bounds  # of the key columns
+    nulls: int | None  # in the key columns; None: not known
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    path: Path
+    files: tuple[PlainFile, ...]
+    schema: pa.Schema | None  # of all files together, without the folders' columns; None: there are no files
+    partitions: tuple[str, ...]  # the columns that folders tell, from the outside in
+
+    @property
+    def rows(self) -> int:
+        return sum(file.rows for file in self.files)
+
+    def located(self, file: PlainFile) -> str:
+        return f"{self.path}/{file.name}"
+
+    def layout(self, file: PlainFile) -> Layout:
+        """How the file was written, as far as it tells."""
+        with _opened(self.path / file.name) as parquet:
+            return _layout(parquet.metadata, file.schema)
+
+    def unchanged(self, file: PlainFile) -> bool:
+        try:
+            return _state(self.path / file.name) == file.state
+        except OSError:
+            return False
+
+
+def read(path: Path, keys: Sequence[str]) -> Directory:
+    """Look at every footer. A directory that is not there is one without files."""
+    if path.exists() and not path.is_dir():
+        raise Invalid("not_a_directory", f"{path} is a file; name the directory that holds the Parquet files")
+    names = _names(path) if path.is_dir() else []
+    partitions = _partitions(names)
+    with ThreadPoolExecutor(_READERS) as pool:
+        files = tuple(pool.map(lambda name: _file(path, name, keys, partitions), names))
+    return Directory(path, files, _schema(files), partitions)
+
+
+def part_types(directory: Directory, source: pa.Schema) -> pa.Schema:
+    """The types of the folders' columns: as in the source where it has them, else whole numbers or text."""
+    fields = []
+    for name in directory.partitions:
+        words = {file.parts[name] for file in directory.files}
+        kind = source.field(name).type if name in source.names else _guessed(words)
+        kind = kind.value_type if pt.is_dictionary(kind) else kind
+        try:
+            pa.array(sorted(word for word in words if word is not None), pa.string()).cast(kind)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            raise Invalid(
+                "type_mismatch",
+                f"column {name!r} is {kind} in the source, and the directory has folders such as "
+                f"{name}={next(word for word in words if word is not None)}: cast the source's column to string",
+                column=name,
+            ) from None
+        fields.append(pa.field(name, kind))
+    return pa.schema(fields)
+
+
+def part_values(parts: Mapping[str, str | None], types: pa.Schema) -> dict[str, Any]:
+    """What a file's folders say, as values."""
+    return {name: pa.scalar(word).cast(types.field(name).type).as_py() if word is not None else None
+            for name, word in parts.items()}  # fmt: skip
+
+
+def folder(values: Mapping[str, Any], types: pa.Schema) -> str:
+    """The folder for rows with these values of the partition columns, below the directory."""
+    words = []
+    for name, value in values.items():
+        text = _NULL_PART if value is None else _word(value, types.field(name).type)
+        words.append(f"{quote(name, safe=_SAFE)}={text}/")
+    return "".join(words)
+
+
+_SAFE = " !&()+,-.@_~"
+
+
+def _word(value: Any, kind: pa.DataType) -> str:
+    if value == "":
+        raise Invalid("empty_partition", "an empty text cannot be the name of a folder; give the rows a value, or NULL")
+    text = pa.scalar(value, kind).cast(pa.string()).as_py() if not isinstance(value, bytes) else value.decode()
+    return quote(text, safe=_SAFE)
+
+
+def _names(path: Path) -> list[str]:
+    """Parquet files, in order of their names. What begins with a dot or an underscore is not ours."""
+    found: list[str] = []
+    for folder, folders, names in os.walk(path):
+        folders[:] = [name for name in folders if name[0] not in "._"]
+        below = os.path.relpath(folder, path)
+        for name in names:
+            if name[0] not in "._" and ENDINGS.get(ending(Path(name))) == "parquet":
+                found.append(name if below == "." else f"{below}/{name}")
+    return sorted(found)
+
+
+def _partitions(names: Sequence[str]) -> tuple[str, ...]:
+    seen = Counter(tuple(_parts(name)) for name in names)
+    if len(seen) > 1:
+        told = " and ".join("/".join(each) or "none" for each in list(seen)[:2])
+        raise Invalid("mixed_partitions", f"the folders of the directory disagree about partition columns: {told}")
+    return next(iter(seen), ())
+
+
+def _parts(name: str) -> dict[str, str | None]:
+    parts: dict[str, str | None] = {}
+    for folder in name.split("/")[:-1]:
+        column, equals, word = folder.partition("=")
+        if equals:
+            parts[unquote(column)] = None if word == _NULL_PART else unquote(word)
+    return parts
+
+
+def _file(path: Path, name: str, keys: Sequence[str], partitions: Sequence[str]) -> PlainFile:
+    place = path / name
+    with _opened(place) as parquet:
+        state, footer, schema = _state(place), parquet.metadata, parquet.schema_arrow
+    stored = [key for key in keys if key not in partitions]
+    bounds, nulls = _key_stats(footer, schema, [key for key in stored if key in schema.names])
+    if any(key not in schema.names for key in stored):
+        nulls = None
+    return PlainFile(name, footer.num_rows, state, _parts(name), schema, bounds, nulls)
+
+
+@contextmanager
+def _opened(place: Path) -> Iterator[pq.ParquetFile]:
+    try:
+        with pq.ParquetFile(str(place)) as parquet:
+            yield parquet
+    except FileNotFoundError:
+        raise Unavailable("file_missing", f"{place} vanished while the directory was read; try again") from None
+    except (pa.ArrowException, OSError) as cause:
+        said = str(cause).partition("\n")[0][:200]
+        raise Invalid("broken_file", f"{place} is no Parquet file that can be read: {said}", path=str(place)) from None
+
+
+def _state(place: Path) -> tuple[int, int]:
+    found = place.stat()
+    return found.st_size, found.st_mtime_ns
+
+
+def _key_stats(footer: pq.FileMetaData, schema: pa.Schema, keys: Sequence[str]) -> tuple[Bounds, int | None]:
+    bounds: dict[str, Any] = {}
+    nulls: int | None = 0
+    groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
+    names = schema.names if footer.num_columns == len(schema) else [column.path for column in footer.schema]
+    for key in keys:
+        low: Any = None
+        high: Any = None
+        known = key in names and not pt.is_nested(schema.field(key).type)
+        for group in groups if known else ():
+            said = group.column(names.index(key)).statistics
+            if said is None or not said.has_null_count:
+                nulls = None
+            elif nulls is not None:
+                nulls += said.null_count
+            if said is not None and said.has_null_count and said.null_count == group.num_rows:
+                continue
+            ends = _ends(said, schema.field(key).type)
+            if ends is None:
+                known = False
+                break
+            low = ends[0] if low is None else min(low, ends[0])
+            high = ends[1] if high is None else max(high, ends[1])
+        if not known:
+            nulls = None
+        elif low is not None:
+            bounds[key] = (low, high)
+    return bounds, nulls
+
+
+def _ends(said: Any, kind: pa.DataType) -> tuple[Any, Any] | None:
+    if said is None or not said.has_min_max or (pt.is_timestamp(kind) and kind.unit == "ns"):
+        return None
+    try:
+        low, high = plain(said.min), plain(said.max)
+    except (TypeError, ValueError, OverflowError, pa.ArrowException):
+        return None
+    if pt.is_string(kind) or pt.is_large_string(kind) or pt.is_dictionary(kind):
+        return (low, high) if isinstance(low, str) and isinstance(high, str) else None
+    return low, high
+
+
+def _layout(footer: pq.FileMetaData, schema: pa.Schema) -> Layout:
+    if not footer.num_row_groups:
+        return Layout(schema)
+    group = footer.row_group(0)
+    columns = [group.column(i) for i in range(group.num_columns)]
+    codecs = {column.path_in_schema: _codec(column.compression) for column in columns}
+    most, _ = Counter(codecs.values()).most_common(1)[0]
+    options: dict[str, Any] = {}
+    if len(set(codecs.values())) > 1:
+        options["compression"] = codecs
+    encoded = [column.path_in_schema for column in columns if column.has_dictionary_page]
+    if len(encoded) < len(columns):
+        options["use_dictionary"] = encoded or False
+    if any(column.physical_type == "INT96" for column in columns):
+        options["use_deprecated_int96_timestamps"] = True
+    if any(column.has_column_index for column in columns):
+        options["write_page_index"] = True
+    rows = max(footer.row_group(i).num_rows for i in range(min(footer.num_row_groups, 2)))
+    return Layout(schema, most, max(rows, 1), options)
+
+
+def _codec(word: str) -> str:
+    return _CODECS.get(word.lower(), word.lower())
+
+
+def _schema(files: Sequence[PlainFile]) -> pa.Schema | None:
+    """What all files together hold: the first file's columns in its order, then what others add."""
+    if not files:
+        return None
+    whole = files[0].schema
+    for file in files[1:]:
+        if file.schema != whole:
+            try:
+                whole = unify_schemas(file.schema, whole)
+            except Invalid as refusal:
+                raise Invalid(
+                    "mixed_directory",
+                    f"{file.name} does not fit the files before it: {refusal.message.partition(':')[0]}",
+                    **refusal.context,
+                ) from None
+    return whole
+
+
+def _guessed(words: set[str | None]) -> pa.DataType:
+    whole = all(word is None or word.removeprefix("-").isdecimal() for word in words)
+    return pa.int64() if whole else pa.string()
