@@ -18,10 +18,11 @@ from penstock.catalog.access import Database
 from penstock.core.caller import Caller, local
 from penstock.core.change import DataFile, Receipt
 from penstock.core.dataset import Snapshot, Version
+from penstock.core.merge import BATCH_ROWS, Merged, Progress
 from penstock.core.names import DatasetName
 from penstock.core.schema import parse_type
 from penstock.errors import Invalid
-from penstock.service import alter, compact, read, source, transaction, write
+from penstock.service import alter, compact, merge, read, source, transaction, write
 from penstock.service.workspace import Limits, Workspace
 from penstock.storage.datafiles import Shape
 from penstock.storage.store import LocalStore
@@ -223,6 +224,32 @@ class Dataset:
     def overwrite(self, rows: Any, *, expect: int | None = None, idempotency_key: str | None = None) -> Receipt:
         """Put rows in place of all that are there. `expect`: refuse unless this is still the newest version."""
         return write.overwrite(*self._at, self._reader(rows), base=expect, key=idempotency_key)
+
+    def merge(
+        self,
+        rows: Any,
+        key_columns: str | Sequence[str],
+        strategy: str = "upsert",
+        *,
+        dedup_order_by: str | Sequence[str] | None = None,
+        add_columns: bool = False,
+        engine: str = "auto",
+        batch_rows: int = BATCH_ROWS,
+        spark: Any = None,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+        idempotency_key: str | None = None,
+    ) -> Merged:
+        """Let rows meet those that are there on a key: `ds.merge(rows, "id", "upsert").stats`.
+
+        Strategies: upsert, insert, update, full_merge, deduplicate. Engines: auto, pyarrow, duckdb, spark.
+        `dry_run`: only say what it would do.
+        """
+        asked = merge.Asked(key_columns, strategy, dedup_order_by, add_columns, engine, batch_rows, spark)
+        opened = source.opened(rows, like=lambda: self.now().schema)
+        if dry_run:
+            return merge.preview(*self._at, opened, asked, progress=progress)
+        return merge.merge(*self._at, opened, asked, key=idempotency_key, progress=progress)
 
     def alter(
         self,

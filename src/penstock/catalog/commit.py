@@ -3,11 +3,12 @@
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
-from sqlalchemy import Row, and_, bindparam, select, update
+from sqlalchemy import Row, and_, bindparam, or_, select, update
 
 from penstock import faults
 from penstock.catalog import history, leases
@@ -42,7 +43,7 @@ _AT = update(tenants).where(mine(tenants)).values(committed_at=bindparam("moment
 _RECEIPT = select(receipts).where(mine(receipts), receipts.c.key == bindparam("at_key"))
 _HEAD = (
     select(
-        _d.schema_name, _d.table_name, _d.read_only, _d.row_ids,
+        _d.schema_name, _d.table_name, _d.read_only, _d.row_ids, _d.held_by, _d.held_until,
         _v.version, _v.schema_no, _v.operation, _v.author, _v.rows, _v.files, _v.bytes,
     )
     .join_from(datasets, dataset_versions, and_(mine(dataset_versions), _v.dataset_id == _d.dataset_id))
@@ -71,13 +72,22 @@ _END = (
     )
     .values(end_version=bindparam("version"))
 )
+_held = (mine(datasets), _d.dataset_id == bindparam("held"))
+_HOLD = (
+    update(datasets)
+    .where(*_held, or_(_d.held_by.is_(None), _d.held_by == bindparam("holder"), _d.held_until <= bindparam("now")))
+    .values(held_by=bindparam("holder"), held_until=bindparam("until"))
+)
+_RELEASE = update(datasets).where(*_held, _d.held_by == bindparam("holder")).values(held_by=None, held_until=None)
 _ADD_SCHEMA = add(dataset_schemas)
 _ADD_FILE = add(data_files)
 _ADD_BIN = add(file_bins)
 _ADD_RECEIPT = add(receipts)
 
 
-def commit(db: Database, caller: Caller, changes: Sequence[Change], *, lease: UUID, key: str) -> Receipt:
+def commit(
+    db: Database, caller: Caller, changes: Sequence[Change], *, lease: UUID, key: str, hold: UUID | None = None
+) -> Receipt:
     """Carry out all changes in one transaction. The answer is a receipt; a refusal leaves nothing behind.
 
     `key` names the request: sent again, it is answered with the first receipt. Where the database's
@@ -89,7 +99,7 @@ def commit(db: Database, caller: Caller, changes: Sequence[Change], *, lease: UU
     for tries_left in reversed(range(_TRIES)):
         try:
             with db.write(caller, faults.at) as tx:
-                receipt = _apply(tx, changes, lease, key, request)
+                receipt = _apply(tx, changes, lease, key, request, hold)
             break
         except _Replay as replay:
             return replay.receipt
@@ -124,6 +134,21 @@ def lookup(db: Database, caller: Caller, key: str, request: str | None = None) -
         ) from cause
 
 
+def hold(db: Database, caller: Caller, dataset: UUID, holder: UUID, time: timedelta) -> bool:
+    """Let nobody else commit to the dataset for a while; again by the same holder, for a while longer.
+
+    False: somebody else holds it. A commit that is under way ends before this does.
+    """
+    with db.write(caller) as tx:
+        _commit_no(tx, dataset, step=0)
+        return tx.run(_HOLD, held=dataset, holder=holder, now=tx.now, until=tx.now + time) == 1
+
+
+def release(db: Database, caller: Caller, dataset: UUID, holder: UUID) -> None:
+    with db.write(caller) as tx:
+        tx.run(_RELEASE, held=dataset, holder=holder)
+
+
 def drop(db: Database, caller: Caller, dataset: UUID) -> None:
     """Take a dataset out of sight. Its files stay until they are swept."""
     with db.write(caller) as tx:
@@ -138,7 +163,7 @@ def drop(db: Database, caller: Caller, dataset: UUID) -> None:
         tx.audit("drop", {"dataset": dataset, "name": _name(head)}, commit_no=number)
 
 
-def _apply(tx: Tx, changes: tuple[Change, ...], lease: UUID, key: str, request: str) -> Receipt:
+def _apply(tx: Tx, changes: tuple[Change, ...], lease: UUID, key: str, request: str, hold: UUID | None) -> Receipt:
     leases.assert_alive(tx, lease)
     faults.at("commit.begun")
     changes_something = not all(change.empty for change in changes)
@@ -146,7 +171,7 @@ def _apply(tx: Tx, changes: tuple[Change, ...], lease: UUID, key: str, request: 
     faults.at("commit.numbered")
     if before := _receipt(tx, key, request):
         raise _Replay(before.again())
-    written = tuple(_apply_one(tx, change, number) for change in changes)
+    written = tuple(_apply_one(tx, change, number, hold) for change in changes)
     receipt = Receipt(key, number, written, tx.now)
     told = json.dumps([asdict(w) for w in written], default=str)
     tx.run(_ADD_RECEIPT, key=key, fingerprint=request, commit_no=number, written=told, created_at=tx.now)
@@ -156,7 +181,7 @@ def _apply(tx: Tx, changes: tuple[Change, ...], lease: UUID, key: str, request: 
     return receipt
 
 
-def _apply_one(tx: Tx, change: Change, number: int) -> Written:
+def _apply_one(tx: Tx, change: Change, number: int, hold: UUID | None) -> Written:
     head: Row[Any]
     if change.create:
         name, base = _create(tx, change.dataset, change.create), _NOTHING
@@ -166,6 +191,13 @@ def _apply_one(tx: Tx, change: Change, number: int) -> Written:
         name, row_ids = _name(head), head.row_ids
         if head.read_only:
             raise Unsupported("read_only", f"{name} is read-only", dataset=name)
+        if head.held_by not in (None, hold) and head.held_until > tx.now:
+            raise Conflict(
+                "dataset_held",
+                f"{name} is held for a merge that others kept overtaking; try again in a moment",
+                dataset=name,
+                until=head.held_until.isoformat(),
+            )
         if head.version != change.base and not change.rebase:
             raise _moved_on(change, head)
         base = _Totals(head.version, head.schema_no, head.rows, head.files, head.bytes)

@@ -1,7 +1,7 @@
 """Read what was committed: datasets at a version, their past, and the files of a version."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -76,6 +76,8 @@ _ENDED = {stats: base.where(*_own, _f.end_version > bindparam("version")) for st
 _THESE = {
     stats: base.where(*_own, _f.file_no.in_(bindparam("numbers", expanding=True))) for stats, base in _wanted.items()
 }
+_SINCE = _LIVE[True].where(_f.begin_version > bindparam("version"))
+_STILL = select(_f.file_no).where(*_own, _f.file_no.in_(bindparam("numbers", expanding=True)), _f.end_version.is_(None))
 _places = select(_b.file_no).where(
     mine(file_bins), _b.dataset_id == bindparam("dataset"), _b.column_no == bindparam("column")
 )
@@ -188,6 +190,21 @@ def files(tx: Tx, snapshot: Snapshot, bounds: Bounds | None = None) -> list[Data
     rows += tx.all(_ENDED[stats], version=version, **at)
     files = (_file(row, snapshot, stats=stats) for row in sorted(rows, key=lambda row: row.file_no))
     return [file for file in files if file.begin <= version and _may_hold(file, bounds)]
+
+
+def all_files(tx: Tx, snapshot: Snapshot) -> list[DataFile]:
+    """The files of the newest version, each with its statistics."""
+    return [_file(row, snapshot, stats=True) for row in tx.all(_LIVE[True], dataset=snapshot.dataset)]
+
+
+def files_since(tx: Tx, snapshot: Snapshot, version: int) -> list[DataFile]:
+    """The files of the newest version that came after an earlier one."""
+    return [_file(row, snapshot, stats=True) for row in tx.all(_SINCE, dataset=snapshot.dataset, version=version)]
+
+
+def still_live(tx: Tx, dataset: UUID, numbers: Sequence[int]) -> bool:
+    """Does the newest version hold all of these files?"""
+    return sum(len(tx.all(_STILL, dataset=dataset, numbers=part)) for part in in_chunks(numbers)) == len(numbers)
 
 
 def unplace(tx: Tx, dataset: UUID, numbers: list[int]) -> None:

@@ -81,6 +81,8 @@ datasets = Table(
     Column("updated_by", Uuid, nullable=False),
     Column("dropped_at", Instant),
     Column("dropped_commit_no", BigInteger),
+    Column("held_by", Uuid),  # the one who alone may commit until `held_until`
+    Column("held_until", Instant),
     PrimaryKeyConstraint("tenant_id", "dataset_id"),
     _of("tenants", "tenant_id"),
 )

@@ -8,7 +8,7 @@ Everything here is decided without touching a row. An engine finds the matches a
 which strategy it serves.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.types as pt
 
-from penstock.core.change import Counts
+from penstock.core.change import Counts, Receipt
 from penstock.core.names import check_columns
 from penstock.core.reach import Bounds, Reach
 from penstock.core.unify import unified
@@ -198,6 +198,21 @@ class Work:
             updated=self.counts.updated,
             deleted=self.counts.deleted,
         )
+
+
+Progress = Callable[[str, int, int], None]  # hears the stage, how much of it is done, and how much there is
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What a merge did, or would do."""
+
+    stats: dict[str, int]
+    rewritten: tuple[str, ...] = ()  # files of the target that are replaced
+    dropped: tuple[str, ...] = ()  # files that go, and leave nothing
+    kept: int = 0  # how many files stay as they are
+    engine: str = ""
+    receipt: Receipt | None = None  # of a dataset's new version
 
 
 def decide(plan: Plan, files: Sequence[TargetFile], match: Match, *, before: int, whole: bool = False) -> Work:

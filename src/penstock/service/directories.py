@@ -1,42 +1,41 @@
 """Merge into a plain directory of Parquet files: one meaning, whichever engine does it."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
-import pyarrow.dataset as pads
 import pyarrow.fs as fs
 
 from penstock.core import merge as meaning
-from penstock.core.merge import BATCH_ROWS, Engine, Layout, New, Output, Plan, Rest, Session, TargetFile, Work
+from penstock.core.merge import (
+    BATCH_ROWS,
+    Engine,
+    Layout,
+    Merged,
+    New,
+    Output,
+    Plan,
+    Progress,
+    Rest,
+    Session,
+    TargetFile,
+    Work,
+)
 from penstock.core.stats import plain
-from penstock.errors import Conflict, Invalid, NotFound, Unsupported
+from penstock.errors import Conflict, Invalid, Unsupported
 from penstock.service import engines
 from penstock.service.engines import Tools
-from penstock.service.source import checked, reader
+from penstock.service.source import Rows, checked, opened
 from penstock.service.workspace import Limits
 from penstock.storage import directory, swap
 from penstock.storage.directory import Directory, PlainFile
 from penstock.storage.spool import spool
 
-Progress = Callable[[str, int, int], None]  # hears the stage, how much of it is done, and how much there is
-
 _FILE_BYTES = 128 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Merged:
-    """What a merge did, or would do."""
-
-    stats: dict[str, int]
-    rewritten: tuple[str, ...]  # files of the target that are replaced
-    dropped: tuple[str, ...]  # files that go, and leave nothing
-    kept: int  # how many files stay as they are
-    engine: str
 
 
 def merge_parquet_dataset_pyarrow(
@@ -150,7 +149,7 @@ def merge(
         if not there.files and write.new is New.SKIP:
             return Merged(_zeros(strategy), (), (), 0, engine)
         layouts = _Layouts(there, plan, rows.schema, stored, codec)
-        hand = engines.chosen(engine, plan, layouts.schema, source, Tools(hold.scratch, spark))
+        hand = engines.chosen(engine, plan, layouts.schema, rows, Tools(hold.scratch, spark))
         files = {each.path: each for each in map(layouts.target(types), there.files)}
         heard("read", 0, 1)
         session = hand.open(plan, _handed(rows, plan, hand, hold, limits or Limits()))
@@ -177,48 +176,6 @@ def merge(
 def recover(target_path: str | Path) -> str | None:
     """Finish or undo a merge that was interrupted: "finished", "undone", or None where there was none."""
     return swap.recover(_local(target_path, None))
-
-
-def opened(source: Any) -> "Rows":
-    """A source as rows that can be read once, and as a frame of Spark's where it is one."""
-    if engines.is_spark_frame(source):
-        from penstock.engines.spark.merge import schema_of
-
-        return Rows(schema_of(source), lambda: iter(source.toArrow().to_batches()), source)
-    if isinstance(source, str | Path) and Path(source).is_dir():
-        return _folder(Path(source))
-    stream = reader(source)
-    return Rows(stream.schema, lambda: iter(stream))
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    schema: pa.Schema
-    batches: Callable[[], Iterator[pa.RecordBatch]]
-    frame: Any = None
-
-
-def _folder(path: Path) -> Rows:
-    there = directory.read(path.absolute(), ())
-    if there.schema is None:
-        raise NotFound("no_such_file", f"there are no Parquet files in {path}", path=str(path))
-    types = directory.part_types(there, pa.schema([]))
-    names = [name for name in there.schema.names if name not in types.names]
-    stored = pa.schema([there.schema.field(name).with_nullable(True) for name in names])
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        for file in there.files:
-            values = directory.part_values(file.parts, types)
-            one = pads.FileSystemDataset.from_paths(
-                [there.located(file)], schema=stored, format=pads.ParquetFileFormat(), filesystem=fs.LocalFileSystem()
-            )
-            for batch in one.to_batches():
-                for field in types:
-                    told = pa.repeat(pa.scalar(values[field.name], field.type), batch.num_rows)
-                    batch = batch.append_column(field, told)
-                yield batch
-
-    return Rows(pa.schema([*stored, *types]), batches)
 
 
 def _handed(rows: Rows, plan: Plan, hand: Engine, hold: swap.Swap, limits: Limits) -> Any:
@@ -331,8 +288,16 @@ class _Staged:
         self.heard("write", self.done, self.total)
 
 
+def _check(work: Work, outputs: Sequence[Output]) -> None:
+    """What an engine wrote must be what was counted."""
+    change = sum(output.rows for output in outputs) - sum(file.rows for file in (*work.rewrite, *work.drop))
+    if change != work.counts.inserted - work.counts.deleted:
+        raise AssertionError(f"an engine counted {work.counts}, and wrote {change:+} rows")
+
+
 def _put(hold: swap.Swap, there: Directory, types: pa.Schema, work: Work, outputs: Sequence[Output]) -> None:
     """Put new files in place of old ones, unless somebody else has changed those."""
+    _check(work, outputs)
     touched = {file.path for file in (*work.rewrite, *work.drop)}
     for file in there.files:
         if there.located(file) in touched and not there.unchanged(file):

@@ -1,6 +1,5 @@
 """Which engine does a merge, and what it is given."""
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +9,7 @@ import pyarrow as pa
 from penstock.core.merge import Engine, Plan
 from penstock.engines.arrow.merge import Arrow
 from penstock.errors import Invalid, Unsupported
+from penstock.service.source import Rows
 
 ENGINES = ("auto", "pyarrow", "duckdb", "spark")
 
@@ -22,11 +22,6 @@ class Tools:
     spark: Any = None  # a session of the caller's own
     master: str = "local[*]"
     conf: Mapping[str, str] = field(default_factory=dict)
-
-
-def is_spark_frame(source: Any) -> bool:
-    """A frame of Spark's. Asking does not load Spark."""
-    return "pyspark" in sys.modules and type(source).__module__.startswith("pyspark.sql")
 
 
 def named(name: str, tools: Tools) -> Engine:
@@ -49,10 +44,10 @@ def check_name(name: str) -> None:
         named(name, Tools(""))
 
 
-def chosen(name: str, plan: Plan, stored: pa.Schema, source: Any, tools: Tools) -> Engine:
+def chosen(name: str, plan: Plan, stored: pa.Schema, rows: Rows, tools: Tools) -> Engine:
     """The engine that was asked for, if it can keep every type; or the fastest that can."""
     if name == "auto":
-        wanted = "spark" if is_spark_frame(source) else "pyarrow"
+        wanted = "spark" if rows.frame is not None else "pyarrow"
         return named(wanted, tools)
     engine = named(name, tools)
     for schema in (stored, plan.schema):

@@ -1,16 +1,21 @@
 """Rows from outside, as a stream of sound Arrow batches within the limits."""
 
+import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as pads
+import pyarrow.fs as fs
 import pyarrow.types as pt
 
 from penstock.core.schema import conform
-from penstock.errors import Invalid
+from penstock.errors import Invalid, NotFound
 from penstock.service.workspace import Limits
+from penstock.storage import directory
 from penstock.storage.incoming import Incoming, cut, incoming
 
 _PIECE_BYTES = 64 << 20
@@ -34,6 +39,56 @@ def reader(source: Any, like: Callable[[], pa.Schema] | None = None) -> Source:
         return incoming([Path(source)], like=like and like())
     stream: Source = _reader(source)
     return stream
+
+
+def opened(source: Any, like: Callable[[], pa.Schema] | None = None) -> "Rows":
+    """A source as rows that can be read once, and as a frame of Spark's where it is one.
+
+    `like` gives the types for a text file, which leaves them open.
+    """
+    if is_spark_frame(source):
+        from penstock.engines.spark.merge import schema_of
+
+        return Rows(schema_of(source), lambda: iter(source.toArrow().to_batches()), source)
+    if isinstance(source, str | Path) and Path(source).is_dir():
+        return _folder(Path(source))
+    stream = reader(source, like)
+    return Rows(stream.schema, lambda: iter(stream))
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    schema: pa.Schema
+    batches: Callable[[], Iterator[pa.RecordBatch]]
+    frame: Any = None
+
+
+def _folder(path: Path) -> Rows:
+    there = directory.read(path.absolute(), ())
+    if there.schema is None:
+        raise NotFound("no_such_file", f"there are no Parquet files in {path}", path=str(path))
+    types = directory.part_types(there, pa.schema([]))
+    names = [name for name in there.schema.names if name not in types.names]
+    stored = pa.schema([there.schema.field(name).with_nullable(True) for name in names])
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for file in there.files:
+            values = directory.part_values(file.parts, types)
+            one = pads.FileSystemDataset.from_paths(
+                [there.located(file)], schema=stored, format=pads.ParquetFileFormat(), filesystem=fs.LocalFileSystem()
+            )
+            for batch in one.to_batches():
+                for field in types:
+                    told = pa.repeat(pa.scalar(values[field.name], field.type), batch.num_rows)
+                    batch = batch.append_column(field, told)
+                yield batch
+
+    return Rows(pa.schema([*stored, *types]), batches)
+
+
+def is_spark_frame(source: Any) -> bool:
+    """A frame of Spark's. Asking does not load Spark."""
+    return "pyspark" in sys.modules and type(source).__module__.startswith("pyspark.sql")
 
 
 def _reader(source: Any) -> Any:

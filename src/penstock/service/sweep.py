@@ -46,6 +46,7 @@ class Swept:
     files: int = 0
     bytes: int = 0
     orphans: int = 0  # among the files: those that no version ever held
+    scratch: int = 0  # folders that engines left on their way
     unknown: int = 0  # files that another catalog must have made; they are left alone
     datasets: dict[str, int] = field(default_factory=dict)  # name → files
 
@@ -56,6 +57,7 @@ class Swept:
             "files": self.files,
             "bytes": self.bytes,
             "orphans": self.orphans,
+            "scratch": self.scratch,
             "unknown": self.unknown,
             "datasets": self.datasets,
         }
@@ -82,6 +84,7 @@ def sweep(
         _sweep_versions(ws, caller, keep, head, swept, progress)
     for folder in ws.store.folders(f"data/{caller.tenant}"):
         _sweep_orphans(ws, caller, folder, silent_since, swept, progress)
+    _sweep_scratch(ws, caller, silent_since, swept)
     if really and swept.orphans:
         with ws.db.write(caller) as tx:
             tx.audit("sweep", {"orphans": swept.orphans})
@@ -139,6 +142,22 @@ def _sweep_orphans(
             if swept.done:
                 ws.store.remove(path)
             progress(1)
+
+
+def _sweep_scratch(ws: Workspace, caller: Caller, silent_since: datetime, swept: Swept) -> None:
+    """What engines of dead writers left on the way."""
+    whose = {
+        folder: lease
+        for folder in ws.store.folders(f"scratch/{caller.tenant}")
+        if (lease := lease_of(f"{folder}.parquet"))
+    }
+    with ws.db.read(caller) as tx:
+        dead = leases.ended(tx, list(set(whose.values())), silent_since=None if swept.done else silent_since)
+    for folder, lease in whose.items():
+        if lease in dead:
+            swept.scratch += 1
+            if swept.done:
+                ws.store.remove_folder(folder)
 
 
 def _horizon(keep: Keep, head: retention.Head, newest_at: Callable[[datetime], int], now: datetime) -> int:

@@ -1,6 +1,10 @@
 """The way of a write: who, validate, stage, commit, receipt. Read this first."""
 
+import os
+import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from uuid import UUID, uuid4
 
 import pyarrow as pa
@@ -22,6 +26,8 @@ from penstock.storage import datafiles
 Progress = Callable[[int], None]  # hears how many rows were written since it last heard
 
 MAX_KEY = 200
+_WAIT = 120.0  # seconds, for a dataset that is held for somebody else
+_ADOPTERS = 4  # files that are hashed and flushed at once
 
 
 def append(
@@ -98,6 +104,8 @@ class Stage:
         self._ws, self._caller, self._progress, self._key = ws, caller, progress, checked_key(key)
         self._lease = ws.writers.lease(caller)
         self._files: list[NewFile] = []
+        self._drafts: set[str] = set()  # where an engine may be writing
+        self._scratch: str | None = None
         faults.at("stage.begun")
 
     def __enter__(self) -> "Stage":
@@ -154,15 +162,48 @@ class Stage:
     def write(self, folder: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> tuple[NewFile, ...]:
         """Stage rows that are known to fit."""
         added = datafiles.write(
-            self._ws.store, folder, self._lease, schema, batches, shape=self._ws.shape, wrote=self._wrote
+            self._ws.store, folder, self._lease, schema, batches, shape=self._ws.shape, wrote=self.wrote
         )
         self._files += added
         return added
 
-    def commit(self, changes: list[Change]) -> Receipt:
+    def draft(self, folder: str) -> str:
+        """Where an engine may write a file; `adopt` makes it one of ours."""
+        located = self._ws.store.prepare(f"{folder}/{datafiles.name(self._lease)}")
+        self._drafts.add(located)
+        faults.at("stage.opened")
+        return located
+
+    def adopt(self, folder: str, written: Iterable[tuple[str, pa.Schema]]) -> tuple[NewFile, ...]:
+        """Take over files that an engine has written: where they are, and what they hold."""
+        with ThreadPoolExecutor(_ADOPTERS) as pool:
+            added = tuple(pool.map(lambda each: self._adopt(folder, *each), written))
+        if added:
+            self._ws.store.sync(folder)
+            faults.at("stage.synced")
+        return added
+
+    def scratch(self) -> str:
+        """A folder for what an engine needs on the way."""
+        if self._scratch is None:
+            self._scratch = f"scratch/{self._caller.tenant}/{datafiles.name(self._lease).removesuffix('.parquet')}"
+            os.mkdir(self._ws.store.prepare(self._scratch))
+        return self._ws.store.locate(self._scratch)
+
+    @property
+    def keyed(self) -> bool:
+        """Did the caller choose the request's key?"""
+        return not self._key.startswith(AUTOMATIC)
+
+    def replayed(self, change: Change) -> Receipt | None:
+        """The receipt of this very request, if it was carried out before."""
+        return replay(self._ws, self._caller, change, self._key) if self.keyed else None
+
+    def commit(self, changes: list[Change], *, hold: UUID | None = None) -> Receipt:
+        """Carry out the changes. `hold`: the dataset is held for this very writer."""
         mine, self._files = self._files, []  # from here on only a plain refusal makes them ours to remove again
         try:
-            receipt = commits.commit(self._ws.db, self._caller, changes, lease=self._lease, key=self._key)
+            receipt = self._commit(changes, hold)
         except Undecided:
             raise
         except PenstockError:
@@ -172,21 +213,50 @@ class Stage:
             self._files = mine
         return receipt
 
+    def _commit(self, changes: list[Change], hold: UUID | None) -> Receipt:
+        """While a dataset is held for somebody else, wait."""
+        deadline = time.monotonic() + _WAIT
+        while True:
+            try:
+                return commits.commit(self._ws.db, self._caller, changes, lease=self._lease, key=self._key, hold=hold)
+            except Conflict as refusal:
+                if refusal.reason != "dataset_held" or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.05)
+
     def discard(self) -> None:
         """Remove what was written and not committed."""
+        self.discard_files()
+        if self._scratch:
+            self._ws.store.remove_folder(self._scratch)
+            self._scratch = None
+
+    def discard_files(self) -> None:
         datafiles.discard(self._ws.store, self._files)
         self._files = []
+        for located in self._drafts:
+            with suppress(OSError):
+                os.unlink(located)
+        self._drafts.clear()
 
     def _rows(self, folder: str, source: Source, schema: pa.Schema) -> tuple[tuple[NewFile, ...], str]:
         """Stage rows from outside. Where the caller chose a key, also say what they were, to know them again."""
         check_fits(source.schema, schema)
-        if self._key.startswith(AUTOMATIC):
+        if not self.keyed:
             return self.write(folder, schema, checked(iter(source), schema, self._ws.limits)), ""
         digest = Digest(source.schema)
         added = self.write(folder, schema, checked(iter(source), schema, self._ws.limits, digest.add))
         return added, digest.hexdigest()
 
-    def _wrote(self, rows: int) -> None:
+    def _adopt(self, folder: str, located: str, schema: pa.Schema) -> NewFile:
+        name = os.path.basename(located) if located in self._drafts else datafiles.name(self._lease)
+        file = datafiles.adopt(self._ws.store, located, f"{folder}/{name}", schema)
+        self._files.append(file)
+        self._drafts.discard(located)
+        return file
+
+    def wrote(self, rows: int) -> None:
+        """Show progress, and a sign of life."""
         self._ws.writers.beat(self._caller, self._lease)
         if self._progress:
             self._progress(rows)

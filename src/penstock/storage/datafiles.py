@@ -18,7 +18,7 @@ from penstock.core.groups import GROUP_BYTES, groups
 from penstock.core.names import CARRIED
 from penstock.core.stats import Plain, Stats, has_stats, united
 from penstock.errors import PenstockError
-from penstock.storage.store import Sink, Store
+from penstock.storage.store import Sealed, Sink, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,18 @@ def write(
     return tuple(done)
 
 
+def adopt(store: Store, located: str, path: str, schema: pa.Schema) -> NewFile:
+    """Take over a file that an engine has written. It must hold exactly these columns, and row ids where it carries them."""
+    faults.at("stage.written")
+    sealed = store.adopt(located, path)
+    with pq.ParquetFile(store.locate(path), filesystem=store.filesystem) as parquet:
+        footer, stored = parquet.metadata, parquet.schema_arrow
+    found = {field.name: field.type for field in stored if field.name != CARRIED}
+    if found != {field.name: field.type for field in schema}:
+        raise AssertionError(f"an engine wrote {found}, and not {schema}")
+    return _known(path, sealed, footer, stored)
+
+
 def discard(store: Store, files: Iterable[NewFile]) -> None:
     """Remove files of a write that was refused. What cannot be removed now is swept later."""
     for file in files:
@@ -111,23 +123,25 @@ class _OpenFile:
     def seal(self) -> NewFile:
         self._writer.close()
         faults.at("stage.written")
-        sealed = self._sink.seal()
-        footer = self._footer[0]
-        stats = dict(_stats(footer, self.schema))
-        ids = stats.pop(CARRIED, None)
-        return NewFile(
-            path=self.path,
-            rows=footer.num_rows,
-            bytes=sealed.bytes,
-            checksum=sealed.checksum,
-            stats=stats,
-            row_ids=(ids.low, ids.high) if ids else None,  # type: ignore[arg-type]
-        )
+        return _known(self.path, self._sink.seal(), self._footer[0], self.schema)
 
     def discard(self) -> None:
         with suppress(Exception):  # the writer may complain of what is half done; the file goes all the same
             self._writer.close()
         self._sink.discard()
+
+
+def _known(path: str, sealed: Sealed, footer: pq.FileMetaData, schema: pa.Schema) -> NewFile:
+    stats = dict(_stats(footer, schema))
+    ids = stats.pop(CARRIED, None)
+    return NewFile(
+        path=path,
+        rows=footer.num_rows,
+        bytes=sealed.bytes,
+        checksum=sealed.checksum,
+        stats=stats,
+        row_ids=(ids.low, ids.high) if ids else None,  # type: ignore[arg-type]
+    )
 
 
 def _stats(footer: pq.FileMetaData, schema: pa.Schema) -> Iterator[tuple[str, Stats]]:
@@ -150,7 +164,10 @@ def _group_stats(column: pq.ColumnChunkMetaData, kept: pa.DataType) -> Stats:
         return Stats(None, None, 0)
     if not found.has_min_max:
         return Stats(None, None, found.null_count)
-    return Stats(_plain(found.min_raw, kept), _plain(found.max_raw, kept), found.null_count)
+    low, high = _plain(found.min_raw, kept), _plain(found.max_raw, kept)
+    if low != low or high != high:  # NaN bounds nothing; not every writer leaves it out
+        return Stats(None, None, found.null_count)
+    return Stats(low, high, found.null_count)
 
 
 def _plain(raw: Any, kept: pa.DataType) -> Plain:

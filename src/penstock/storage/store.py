@@ -6,6 +6,7 @@ by offering the same few methods over another `pyarrow.fs` file system.
 
 import hashlib
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -43,11 +44,23 @@ class Store(Protocol):
 
     def locate(self, path: str) -> str: ...
     def create(self, path: str) -> Sink: ...
+    def prepare(self, path: str) -> str:
+        """Where somebody else may create a file of that path: its folder is there."""
+        ...
+
+    def adopt(self, located: str, path: str) -> Sealed:
+        """Take over a file that somebody else has written: durable, under its name, and known."""
+        ...
+
     def sync(self, folder: str) -> None:
         """Make the names of the files in a folder durable."""
         ...
 
     def remove(self, path: str) -> None: ...
+    def remove_folder(self, folder: str) -> None:
+        """With all that is in it."""
+        ...
+
     def folders(self, folder: str) -> Iterator[str]: ...
     def files(self, folder: str) -> Iterator[tuple[str, int]]:
         """Paths and sizes of the files in a folder."""
@@ -73,6 +86,29 @@ class LocalStore:
             self._make(place.parent)
             return LocalSink(place, open(place, "xb", buffering=1 << 20), durable=self.durable)
 
+    def prepare(self, path: str) -> str:
+        located = self.locate(path)
+        with _translated(path):
+            self._make(Path(located).parent)
+        return located
+
+    def adopt(self, located: str, path: str) -> Sealed:
+        goal = self.prepare(path)
+        with _translated(path):
+            if located != goal:
+                os.replace(located, goal)
+            if self.durable:
+                handle = os.open(goal, os.O_RDONLY)
+                try:
+                    os.fsync(handle)
+                finally:
+                    os.close(handle)
+            size = os.path.getsize(goal)
+        content = checksum(self, path)
+        if content is None:
+            raise Unavailable("storage_failed", f"a file that was just written cannot be read ({path})", path=path)
+        return Sealed(size, content)
+
     def sync(self, folder: str) -> None:
         with _translated(folder):
             self._sync(Path(self.locate(folder)))
@@ -80,6 +116,9 @@ class LocalStore:
     def remove(self, path: str) -> None:
         with _translated(path):
             Path(self.locate(path)).unlink(missing_ok=True)
+
+    def remove_folder(self, folder: str) -> None:
+        shutil.rmtree(self.locate(folder), ignore_errors=True)  # what stays is swept later
 
     def folders(self, folder: str) -> Iterator[str]:
         yield from (f"{folder}/{name}" for name, entry in self._entries(folder) if entry.is_dir(follow_symlinks=False))

@@ -1,0 +1,341 @@
+"""Merge into a dataset, as a new version: matched rows keep their ids, files without a match stay as they are.
+
+Two merges that bring the same new key never make two rows of it. Whoever commits second looks at the files that came
+in between: if none holds a key of its source, the merge is as true of the newer version; otherwise it is done again.
+The last try holds the dataset, so that steady small writes cannot keep overtaking it.
+"""
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from penstock.catalog import commit as commits
+from penstock.catalog import history
+from penstock.core import merge as meaning
+from penstock.core.caller import Caller
+from penstock.core.change import Change, DataFile, NewFile, Receipt
+from penstock.core.dataset import Snapshot
+from penstock.core.digest import Digest
+from penstock.core.merge import BATCH_ROWS, Layout, Merged, Plan, Progress, Rest, Session, TargetFile, Work
+from penstock.core.names import CARRIED
+from penstock.core.reach import Bounds
+from penstock.core.schema import canonical, conform
+from penstock.errors import Conflict
+from penstock.service import engines
+from penstock.service.engines import Tools
+from penstock.service.source import Rows, checked
+from penstock.service.workspace import Workspace
+from penstock.service.write import Stage, writable
+from penstock.storage.spool import spool
+
+_TRIES = 4
+_HOLD = timedelta(seconds=60)  # a hold that is not renewed ends by itself
+
+_ROW_ID = pa.field(CARRIED, pa.int64(), nullable=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A merge as the caller words it."""
+
+    keys: str | Sequence[str]
+    strategy: str = "upsert"
+    order_by: str | Sequence[str] | None = None
+    add_columns: bool = False
+    engine: str = "auto"
+    batch_rows: int = BATCH_ROWS
+    spark: Any = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        engines.check_name(self.engine)
+        meaning.normalize_keys(self.keys)
+        meaning.strategy_named(self.strategy)
+
+
+def merge(
+    ws: Workspace,
+    caller: Caller,
+    dataset: UUID,
+    rows: Rows,
+    asked: Asked,
+    *,
+    key: str | None = None,
+    progress: Progress | None = None,
+) -> Merged:
+    """Merge rows into the newest version, whoever else writes at the same time."""
+    target = writable(ws, caller, dataset)
+    with Stage(ws, caller, key=key) as stage, Merging(ws, caller, stage, rows, asked, progress) as merging:
+        if before := stage.replayed(merging.request(target)):
+            return merging.told(before)
+        for tries_left in reversed(range(_TRIES)):
+            with _held(ws, caller, dataset, really=not tries_left) as hold:
+                change = merging.change(writable(ws, caller, dataset))
+                while True:
+                    try:
+                        return merging.told(stage.commit([change], hold=hold))
+                    except Conflict as refusal:
+                        if refusal.reason != "stale_version" or not tries_left:
+                            raise
+                    newest = writable(ws, caller, dataset)
+                    if not merging.as_true_of(newest, change.base):
+                        break
+                    change = replace(change, base=newest.version.number)
+                stage.discard_files()
+    raise AssertionError("unreachable")
+
+
+def preview(
+    ws: Workspace, caller: Caller, dataset: UUID, rows: Rows, asked: Asked, *, progress: Progress | None = None
+) -> Merged:
+    """What the merge would do to the newest version. Nothing is written."""
+    target = writable(ws, caller, dataset)
+    with Stage(ws, caller) as stage, Merging(ws, caller, stage, rows, asked, progress) as merging:
+        return merging.preview(target)
+
+
+class Merging:
+    """One merge on its way: the source is read once, and meets as many versions as it takes."""
+
+    def __init__(
+        self, ws: Workspace, caller: Caller, stage: Stage, rows: Rows, asked: Asked, progress: Progress | None
+    ) -> None:
+        self._ws, self._caller, self._stage, self._rows, self._asked = ws, caller, stage, rows, asked
+        self._heard = progress or (lambda _stage, _done, _total: None)
+        self._plan: Plan | None = None
+        self._session: Session | None = None
+        self._table: pa.Table | None = None
+        self._digest = Digest(rows.schema) if stage.keyed else None
+        self._engine = asked.engine
+        self._merged = Merged({})
+        self._matched: list[int] = []  # numbers of the files in which keys of the source were found
+
+    def __enter__(self) -> "Merging":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._session:
+            self._session.close()
+
+    def request(self, target: Snapshot) -> Change:
+        """What is asked for, as a change that does nothing yet."""
+        self._meet(target)
+        asked = f"{self._digest.hexdigest() if self._digest else ''} {self._asked}"
+        return Change(target.dataset, target.version.number, "merge", target.schema, request=asked)
+
+    def change(self, target: Snapshot) -> Change:
+        """Match and write: the change that makes the next version."""
+        session, plan = self._meet(target)
+        work, files = self._matching(session, plan, target)
+        added: tuple[NewFile, ...] = ()
+        if not work.empty:
+            sink = _Sink(self, target.location, Layout(plan.schema, group_rows=self._ws.shape.group_rows), work)
+            outputs = session.write(work, sink)
+            added = self._stage.adopt(target.location, [(output.path, plan.schema) for output in outputs])
+        removed = tuple(files[file.path] for file in (*work.rewrite, *work.drop))
+        _check(work, added, removed, row_ids=plan.row_ids)
+        return replace(
+            self.request(target),
+            schema=plan.schema,
+            added=added,
+            removed=removed,
+            counts=work.counts,
+            alters=plan.schema != target.schema and not work.empty,
+        )
+
+    def as_true_of(self, newest: Snapshot, base: int) -> bool:
+        """Would the merge do the very same to a newer version?"""
+        session, plan = self._session, self._plan
+        assert session is not None
+        assert plan is not None
+        if plan != self._planned(newest):
+            return False
+        with self._ws.db.read(self._caller) as tx:
+            if not history.still_live(tx, newest.dataset, self._matched):
+                return False
+            came = history.files_since(tx, newest, base)
+        if came and (plan.write.rest is Rest.DELETE or any(_nulls(file, plan.keys) for file in came)):
+            return False
+        near = [self._target(file, plan) for file in came if session.reach.meets(_bounds(file, plan.keys))]
+        return not session.match(near).found
+
+    def preview(self, target: Snapshot) -> Merged:
+        session, plan = self._meet(target)
+        self._matching(session, plan, target)
+        return self._merged
+
+    def told(self, receipt: Receipt) -> Merged:
+        (written,) = receipt.written
+        stats = meaning.compute_merge_stats(
+            strategy=self._asked.strategy,
+            target_before=written.rows - written.inserted + written.deleted,
+            target_after=written.rows,
+            inserted=written.inserted,
+            updated=written.updated,
+            deleted=written.deleted,
+        )
+        return replace(self._merged, stats=stats, receipt=receipt)
+
+    def beat(self, rows: int, done: int, total: int) -> None:
+        self._stage.wrote(rows)
+        self._heard("write", done, total)
+
+    @property
+    def file_bytes(self) -> int:
+        return self._ws.shape.file_bytes
+
+    def draft(self, folder: str) -> str:
+        return self._stage.draft(folder)
+
+    def scratch(self) -> str:
+        return self._stage.scratch()
+
+    def _meet(self, target: Snapshot) -> tuple[Session, Plan]:
+        """The source in the engine's hands, with the types that the target asks for."""
+        plan = self._planned(target)
+        if self._session is not None and self._plan == plan:
+            return self._session, plan
+        if self._session is not None:
+            self._session.close()
+        tools = Tools(self._stage.scratch(), self._asked.spark)
+        engine = engines.chosen(self._asked.engine, plan, plan.schema, self._rows, tools)
+        self._heard("read", 0, 1)
+        source: Any = self._rows.frame
+        if engine.name != "spark" or source is None:
+            source = self._table = self._spooled(plan)
+        self._session, self._plan, self._engine = engine.open(plan, source), plan, engine.name
+        self._heard("read", 1, 1)
+        return self._session, plan
+
+    def _planned(self, target: Snapshot) -> Plan:
+        return meaning.plan(
+            _kept(self._rows.schema),
+            target.schema,
+            self._asked.keys,
+            self._asked.strategy,
+            dedup_order_by=self._asked.order_by,
+            add_columns=self._asked.add_columns,
+            row_ids=target.row_ids,
+            batch_rows=self._asked.batch_rows,
+        )
+
+    def _spooled(self, plan: Plan) -> pa.Table:
+        schema = plan.source_schema
+        if self._table is not None:  # the target's types have changed since
+            return pa.Table.from_batches([conform(batch, schema) for batch in self._table.to_batches()], schema)
+        heard = self._digest.add if self._digest else (lambda _: None)
+        rows = checked(self._rows.batches(), schema, self._ws.limits, heard)
+        return spool(schema, rows, lambda: f"{self._stage.scratch()}/{uuid4().hex}")
+
+    def _matching(self, session: Session, plan: Plan, target: Snapshot) -> tuple[Work, Mapping[str, DataFile]]:
+        self._check_nulls(session, plan, target)
+        everything = plan.write.rest is Rest.DELETE
+        with self._ws.db.read(self._caller) as tx:
+            listed = history.files(tx, target, None if everything else session.reach.bounds())
+        files = {self._ws.store.locate(file.path): file for file in listed}
+        near = [self._target(file, plan) for file in listed]
+        if not everything:
+            near = [file for file in near if session.reach.meets(file.bounds)]
+        self._heard("match", 0, len(near))
+        match = session.match(near)
+        self._heard("match", len(near), len(near))
+        self._matched = [files[path].number for path in match.found]
+        work = meaning.decide(plan, near, match, before=target.version.rows)
+        self._merged = Merged(
+            work.stats(self._asked.strategy),
+            tuple(files[file.path].path for file in work.rewrite),
+            tuple(files[file.path].path for file in work.drop),
+            target.version.files - len(work.rewrite) - len(work.drop),
+            self._engine,
+        )
+        return work, files
+
+    def _check_nulls(self, session: Session, plan: Plan, target: Snapshot) -> None:
+        if not any(target.schema.field(key).nullable for key in plan.keys):
+            return
+        with self._ws.db.read(self._caller) as tx:
+            doubtful = [file for file in history.all_files(tx, target) if _nulls(file, plan.keys)]
+        if nulls := session.nulls([self._target(file, plan) for file in doubtful]):
+            raise meaning.null_keys("target", nulls)
+
+    def _target(self, file: DataFile, plan: Plan) -> TargetFile:
+        schema = plan.schema.append(_ROW_ID) if plan.row_ids else plan.schema
+        return TargetFile(
+            self._ws.store.locate(file.path),
+            file.rows,
+            Layout(schema, group_rows=self._ws.shape.group_rows),
+            bounds=_bounds(file, plan.keys),
+            first_row_id=file.first_row_id,
+        )
+
+
+class _Sink:
+    """Where an engine puts new files of a dataset."""
+
+    def __init__(self, merging: Merging, folder: str, layout: Layout, work: Work) -> None:
+        self.layout, self.file_bytes = layout, merging.file_bytes
+        self._merging, self._folder = merging, folder
+        self._done, self._total = 0, sum(file.rows for file in work.rewrite) + work.counts.inserted
+
+    def path(self) -> str:
+        return self._merging.draft(self._folder)
+
+    def folder(self) -> str:
+        return f"{self._merging.scratch()}/{uuid4().hex}"
+
+    def beat(self, rows: int) -> None:
+        self._done = min(self._done + rows, self._total)
+        self._merging.beat(rows, self._done, self._total)
+
+
+@contextmanager
+def _held(ws: Workspace, caller: Caller, dataset: UUID, *, really: bool) -> Iterator[UUID | None]:
+    """Nobody else commits to the dataset meanwhile. A thread renews the hold for as long as the work takes."""
+    if not really:
+        yield None
+        return
+    holder, over = uuid4(), threading.Event()
+    if not commits.hold(ws.db, caller, dataset, holder, _HOLD):
+        raise Conflict("dataset_held", "another merge holds the dataset; try again in a moment", dataset=str(dataset))
+
+    def renew() -> None:
+        while not over.wait(_HOLD.total_seconds() / 4):
+            commits.hold(ws.db, caller, dataset, holder, _HOLD)
+
+    renewing = threading.Thread(target=renew, daemon=True)
+    renewing.start()
+    try:
+        yield holder
+    finally:
+        over.set()
+        renewing.join()
+        commits.release(ws.db, caller, dataset, holder)
+
+
+def _kept(schema: pa.Schema) -> pa.Schema:
+    """The source's columns with canonical types; one that holds nothing but NULL may become anything."""
+    kept = canonical(pa.schema([field for field in schema if not pt.is_null(field.type)]))
+    return pa.schema([field if pt.is_null(field.type) else kept.field(field.name) for field in schema])
+
+
+def _bounds(file: DataFile, keys: Sequence[str]) -> Bounds:
+    return {key: (stats.low, stats.high) for key in keys if (stats := file.stats.get(key))}
+
+
+def _nulls(file: DataFile, keys: Sequence[str]) -> bool:
+    """May a key of the file be NULL? A file without the column has nothing else."""
+    return any(key not in file.stats or file.stats[key].nulls for key in keys)
+
+
+def _check(work: Work, added: Sequence[NewFile], removed: Sequence[DataFile], *, row_ids: bool) -> None:
+    """What an engine wrote must be what was counted."""
+    change = sum(file.rows for file in added) - sum(file.rows for file in removed)
+    fresh = sum(file.rows for file in added if file.row_ids is None)
+    if change != work.counts.inserted - work.counts.deleted or (row_ids and fresh != work.counts.inserted):
+        raise AssertionError(f"an engine counted {work.counts}, and wrote {change:+} rows, {fresh} of them new")
