@@ -28,7 +28,7 @@ class Countdown:
 
 
 class FailingStore(LocalStore):
-    """A disk that is full at the N-th file operation: create, write, seal, sync, remove."""
+    """A disk that is full at the N-th file operation: create, write, seal, prepare, adopt, sync, remove."""
 
     def __init__(self, root: Path, countdown: Countdown) -> None:
         super().__init__(root, durable=False)
@@ -38,6 +38,14 @@ class FailingStore(LocalStore):
         self._use("create")
         sink = super().create(path)
         return FailingSink(sink._place, sink._file, self._countdown)
+
+    def prepare(self, path: str) -> str:
+        self._use("prepare")
+        return super().prepare(path)
+
+    def adopt(self, located: str, path: str) -> Sealed:
+        self._use("adopt")
+        return super().adopt(located, path)
 
     def sync(self, folder: str) -> None:
         self._use("sync")

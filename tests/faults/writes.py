@@ -73,6 +73,14 @@ WRITES = {
         {"demo.one": (3, [1, 2])},
         writes_files=False,
     ),
+    "merge": Write(
+        lambda lake: (
+            lake.dataset("demo.one")
+            .merge({"id": [2, 99], "word": ["changed", "risky"]}, "id", engine="pyarrow", idempotency_key="k")
+            .receipt
+        ),
+        {"demo.one": (3, [1, 2, 99])},
+    ),
     "compact": Write(lambda lake: lake.dataset("demo.one").compact(idempotency_key="k"), {"demo.one": (3, [1, 2])}),
 }
 

@@ -10,6 +10,7 @@ from penstock import __version__
 from penstock.cli.dataset import dataset
 from penstock.cli.demo import demo
 from penstock.cli.frame import Group
+from penstock.cli.merge import merge
 from penstock.cli.workspace import doctor, init, migrate, sweep, token
 
 
@@ -28,7 +29,7 @@ def cli() -> None:
     """
 
 
-for command in (init, dataset, sweep, migrate, doctor, token, demo):
+for command in (init, dataset, merge, sweep, migrate, doctor, token, demo):
     cli.add_command(command)
 
 

@@ -75,6 +75,23 @@ class Frame:
         finally:
             bar.clear()
 
+    @contextmanager
+    def stages(self, title: str) -> Iterator[Callable[[str, int, int], None]]:
+        """The same for work in several stages, each with a length of its own."""
+        bar, told = _Bar(title, None, "rows"), ""
+
+        def heard(stage: str, done: int, total: int) -> None:
+            nonlocal bar, told
+            if stage != told:
+                told = stage
+                bar.turn(f"{title}: {stage}", total, "rows" if stage == "write" else "parts")
+            bar.reach(done)
+
+        try:
+            yield heard
+        finally:
+            bar.clear()
+
 
 class _Bar:
     def __init__(self, title: str, total: int | None, unit: str) -> None:
@@ -89,6 +106,13 @@ class _Bar:
             self._drawn = now
             line = self._line(now - self._start)[: shutil.get_terminal_size().columns - 1]
             click.echo(f"\r\x1b[K{line}", err=True, nl=False)
+
+    def reach(self, done: int) -> None:
+        self.add(done - self._done)
+
+    def turn(self, title: str, total: int, unit: str) -> None:
+        """Go on with another stage."""
+        self._title, self._total, self._unit, self._done = title, total, unit, 0
 
     def clear(self) -> None:
         if self._drawn:

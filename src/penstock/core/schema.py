@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from penstock.core.names import check_columns
+from penstock.core.unify import unified
 from penstock.errors import Invalid
 
 Fields = list[dict[str, Any]]  # a schema as JSON: [{"name": "id", "type": "int64", "nullable": false}, …]
@@ -79,34 +80,9 @@ def canonical_type(given: pa.DataType) -> pa.DataType:
     raise _NotKept(f"cast it to one of {', '.join(_SCALARS)}, decimal128, list or struct")
 
 
-def promote(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """The narrowest canonical type that holds every value of both, or None where there is none."""
-    if one == other:
-        return one
-    if pt.is_null(one) or pt.is_null(other):
-        return other if pt.is_null(one) else one
-    if pt.is_integer(one) and pt.is_integer(other):
-        return max(one, other, key=lambda t: t.bit_width)
-    if pt.is_floating(one) and pt.is_floating(other):
-        return pa.float64()
-    if pt.is_decimal(one) and pt.is_decimal(other):
-        scale = max(one.scale, other.scale)
-        whole = max(one.precision - one.scale, other.precision - other.scale)
-        return pa.decimal128(whole + scale, scale) if whole + scale <= 38 else None
-    if pt.is_list(one) and pt.is_list(other):
-        item = promote(one.value_type, other.value_type)
-        return item and pa.list_(item)
-    if pt.is_struct(one) and pt.is_struct(other) and [f.name for f in one] == [f.name for f in other]:
-        inner = [promote(a.type, b.type) for a, b in zip(one, other, strict=True)]
-        return None if None in inner else pa.struct(list(zip([f.name for f in one], inner, strict=True)))
-    return None
-
-
 def widens(narrow: pa.DataType, wide: pa.DataType) -> bool:
     """May values of `narrow` be written into a column of `wide`? Whole numbers may become decimals."""
-    if pt.is_integer(narrow) and pt.is_decimal(wide):
-        return True  # a value with too many digits is refused when it comes
-    return bool(promote(narrow, wide) == wide)
+    return bool(unified(wide, narrow) == wide)
 
 
 def check_fits(source: pa.Schema, target: pa.Schema) -> None:
@@ -170,7 +146,7 @@ def grown(schema: pa.Schema, add: pa.Schema, widen: dict[str, pa.DataType]) -> p
                 "no_such_column", f"there is no column {name!r}; the dataset has {_listed(schema.names)}", column=name
             )
         narrow = schema.field(name).type
-        if promote(narrow, wide) != wide:
+        if unified(narrow, wide) != wide:
             raise Invalid(
                 "not_wider",
                 f"column {name!r} is {narrow}, and {wide} does not hold all its values; "

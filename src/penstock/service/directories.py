@@ -132,8 +132,8 @@ def merge(
     heard = progress_callback or (lambda _stage, _done, _total: None)
     skips = write.new is New.SKIP and not target.exists()  # nothing to update: nothing is made, not even a folder
     with swap.aside(target) if dry_run or skips else swap.held(target) as hold:
-        rows = opened(source)
         there = directory.read(target, keys)
+        rows = opened(source, (lambda: there.schema) if there.schema is not None else None)
         types = directory.part_types(there, rows.schema)
         stored = _stored(rows.schema, there, types, keys)
         plan = meaning.plan(

@@ -4,6 +4,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,6 +22,7 @@ from penstock.core.names import CARRIED
 from penstock.core.reach import Reach
 from penstock.core.schema import conform
 from penstock.engines.arrow.keys import Keys, comparable, first_repeat, highest
+from penstock.errors import PenstockError, Unavailable
 
 _FORMAT = pads.ParquetFileFormat()
 _LOCAL = fs.LocalFileSystem()
@@ -316,7 +318,8 @@ class ArrowSession:
             fragment_scan_options=_LEAN,
             use_threads=False,
         )
-        return iter(scanner.to_batches())
+        with _translated(file.path):
+            yield from scanner.to_batches()
 
 
 class _Writer:
@@ -324,18 +327,26 @@ class _Writer:
 
     def __init__(self, path: str, layout: Layout) -> None:
         self._path = path
-        self._writer = pq.ParquetWriter(path, layout.schema, compression=layout.codec, **layout.options)
+        with _translated(path):
+            self._writer = pq.ParquetWriter(path, layout.schema, **{"compression": layout.codec, **layout.options})
 
     def write(self, group: pa.Table) -> None:
-        self._writer.write_table(group, row_group_size=group.num_rows)
+        with _translated(self._path):
+            self._writer.write_table(group, row_group_size=group.num_rows)
 
     def __enter__(self) -> "_Writer":
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        self._writer.close()
-        if error:
-            os.unlink(self._path)
+        try:
+            with _translated(self._path):
+                self._writer.close()
+        except PenstockError:
+            if error is None:
+                raise
+        finally:
+            if error:
+                os.unlink(self._path)
 
 
 def _fresh(tables: Iterable[pa.Table], parts: Mapping[str, Any], sink: Sink) -> Iterator[Output]:
@@ -365,6 +376,20 @@ def stored(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
             column = column.dictionary_encode()
         columns.append(column if column.type == field.type else column.cast(field.type))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+@contextmanager
+def _translated(path: str) -> Iterator[None]:
+    """Arrow's errors as ours. A stream is part of the call, so it is guarded to its end."""
+    try:
+        yield
+    except (OSError, pa.ArrowException) as cause:
+        if isinstance(cause, PenstockError):
+            raise
+        said = str(cause).partition("\n")[0][:200]
+        raise Unavailable(
+            "file_failed", f"{os.path.basename(path)} could not be read or written: {said}", path=os.path.basename(path)
+        ) from cause
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:
