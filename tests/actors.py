@@ -69,6 +69,15 @@ def move_money(lake: Lake, one: str, other: str, times: int) -> int:
     return refused
 
 
+def merge_keys(lake: Lake, dataset: str, keys: list[int], who: int, engine: str) -> str:
+    """Merge rows of the same keys as others do at the same time."""
+    try:
+        lake.dataset(dataset).merge({"id": keys, "word": [f"by {who}"] * len(keys)}, "id", engine=engine)
+    except Conflict as refusal:
+        return refusal.reason
+    return "merged"
+
+
 def killed(lake: Lake, kind: str, step: str) -> str:
     """A write that ends this process at a step, as a power switch would."""
     from faults.writes import WRITES
