@@ -6,6 +6,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from penstock import errors
@@ -57,9 +58,19 @@ def test_the_python_of_the_readme_runs_as_written(tmp_path: Path, monkeypatch: p
     for block in blocks("README.md", "python"):
         exec(block, names)
     lake, ds = names["lake"], names["ds"]
-    assert ds.version == 3  # type: ignore[attr-defined]
+    assert ds.version == 4  # type: ignore[attr-defined]
     assert ds.to_arrow(where="amount > 100").num_rows == 1  # type: ignore[attr-defined]
     lake.close()  # type: ignore[attr-defined]
+
+
+def test_the_python_of_the_page_on_merge_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for block in blocks("docs/merge.md", "python"):
+        exec(block, names)
+    assert names["merged"].stats == {"inserted": 1, "updated": 1, "deleted": 0, "total": 3}  # type: ignore[attr-defined]
+    assert pq.read_table(tmp_path / "data" / "cities").num_rows == 3
+    names["lake"].close()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -66,6 +66,12 @@ def _story(folder: Path, say: Callable[[str], None]) -> list[dict[str, Any]]:
     assert both.receipt is not None
     say(f"commit {both.receipt.commit_no}: " + ", ".join(f"{w.name} v{w.version}" for w in both.receipt.written))
 
+    _step(say, "Merge corrections on the key: rows that are there are updated, the others inserted")
+    merged = tx.merge(
+        {"id": [7, ROWS - 1, ROWS + 2], "account": ["A-4001", "A-4002", "A-4003"], "amount": [1.0, 2.0, 3.0]}, "id"
+    )
+    say(", ".join(f"{count:,} {what}" for what, count in merged.stats.items()) + f"; by {merged.engine}")
+
     _step(say, "A writer that read an old version is told who came first; nothing is lost")
     try:
         tx.overwrite(pa.table({"id": [0], "account": ["A-0000"], "amount": [0.0]}), expect=2)

@@ -1,0 +1,66 @@
+"""A merge holds batches and the source's keys, and no more, however large the target is."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+_LIMIT = 1 << 30
+_FILE_ROWS = 1_000_000
+_SOURCE_ROWS = 100_000
+
+_MERGE = """
+import json, resource, sys
+import numpy as np, pyarrow as pa
+from penstock import merge_parquet_dataset_pyarrow
+
+target, rows, source_rows, strategy = json.loads(sys.argv[1])
+ids = np.unique(np.random.default_rng(7).integers(0, rows * 2, source_rows * 2))
+ids = np.random.default_rng(8).permutation(ids)[:source_rows]
+source = pa.table({"id": ids, "amount": np.ones(len(ids)), "word": pa.array(["changed"] * len(ids))})
+stats = merge_parquet_dataset_pyarrow(source, target, "id", strategy)
+stats["expected"] = int((ids < rows).sum())
+stats["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+print(json.dumps(stats))
+"""
+
+
+def generated(target: Path, files: int) -> int:
+    """Rows whose keys lie in order, a million in a file. The answer is how many."""
+    target.mkdir()
+    words = pa.array([f"word {n % 1000}" for n in range(_FILE_ROWS)])
+    for n in range(files):
+        ids = np.arange(n * _FILE_ROWS, (n + 1) * _FILE_ROWS)
+        table = pa.table({"id": ids, "amount": ids * 0.5, "word": words})
+        pq.write_table(table, target / f"{n:03d}.parquet", row_group_size=128 << 10, compression="snappy")
+    return files * _FILE_ROWS
+
+
+def peak(target: Path, rows: int, strategy: str) -> int:
+    task = json.dumps([str(target), rows, _SOURCE_ROWS, strategy])
+    done = subprocess.run([sys.executable, "-c", _MERGE, task], capture_output=True, text=True, timeout=1200)
+    assert done.returncode == 0, done.stderr
+    stats = json.loads(done.stdout)
+    if strategy == "upsert":
+        assert stats["updated"] == stats["expected"]
+        assert stats["total"] == rows + _SOURCE_ROWS - stats["expected"]
+    else:
+        assert stats["total"] == _SOURCE_ROWS
+    return int(stats["peak"])
+
+
+@pytest.mark.parametrize("strategy", ["upsert", "full_merge"])
+def test_memory_does_not_grow_with_the_target(tmp_path: Path, soak: bool, strategy: str) -> None:
+    """50 million rows with the full numbers; every file is touched."""
+    small, large = (10, 50) if soak else (2, 6)
+    peaks = []
+    for files in (small, large):
+        target = tmp_path / str(files)
+        peaks.append(peak(target, generated(target, files), strategy))
+    assert max(peaks) < _LIMIT
+    assert peaks[1] < 1.2 * peaks[0], f"{peaks[0]:,} bytes for {small} million rows, {peaks[1]:,} for {large} million"
