@@ -317,6 +317,20 @@ class Transaction:
     def overwrite(self, dataset: "str | UUID | Dataset", rows: Any, *, expect: int | None = None) -> None:
         self._writes.overwrite(self._id(dataset), source.reader(rows), base=expect)
 
+    def merge(
+        self,
+        dataset: "str | UUID | Dataset",
+        rows: Any,
+        key_columns: str | Sequence[str],
+        strategy: str = "upsert",
+        *,
+        dedup_order_by: str | Sequence[str] | None = None,
+        add_columns: bool = False,
+        engine: str = "auto",
+    ) -> Merged:
+        asked = merge.Asked(key_columns, strategy, dedup_order_by, add_columns, engine)
+        return self._writes.merge(self._id(dataset), source.opened(rows), asked)
+
     @property
     def receipt(self) -> Receipt | None:
         """What was written; there when the block has ended."""

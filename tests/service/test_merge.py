@@ -204,3 +204,22 @@ def test_a_refused_merge_leaves_nothing_behind(numbers: Dataset, lake: Lake) -> 
     held = {file.path for file in numbers.now().files()}
     assert {path for path, _ in lake.workspace.store.files(numbers.now().snapshot.location)} == held
     assert not list(lake.workspace.store.folders(f"scratch/{lake.caller.tenant}"))
+
+
+def test_a_merge_in_a_transaction_is_visible_with_the_rest_or_not_at_all(numbers: Dataset, lake: Lake) -> None:
+    log = lake.create("demo.log", {"text": ["begun"]})
+    with lake.transaction() as tx:
+        told = tx.merge(numbers, {"id": [3, 4], "word": ["drei", "vier"]}, "id")
+        tx.append(log, {"text": ["merged"]})
+        assert numbers.version == 1
+    assert told.stats == {"inserted": 1, "updated": 1, "deleted": 0, "total": 4}
+    assert words(numbers) == {1: "one", 2: "two", 3: "drei", 4: "vier"}
+    assert (numbers.version, log.version) == (2, 2)
+    with pytest.raises(Unsupported, match="once"), lake.transaction() as tx:
+        tx.append(numbers, {"id": [5], "word": ["five"]})
+        tx.merge(numbers, {"id": [6], "word": ["six"]}, "id")
+    with pytest.raises(Conflict), lake.transaction() as tx:
+        tx.merge(numbers, {"id": [7], "word": ["seven"]}, "id")
+        tx.append(log, {"text": ["lost"]})
+        numbers.append({"id": [8], "word": ["eight"]})
+    assert (numbers.version, log.version) == (3, 2)

@@ -113,7 +113,7 @@ def _recover(frame: Frame, paths: tuple[str, ...], keys: tuple[str, ...]) -> Non
 
 def _is_directory(target: str) -> bool:
     """A path, or a name that cannot be a dataset's."""
-    return "/" in target or Path(target).is_dir() or target.count(".") != 1
+    return "/" in target or Path(target).exists() or target.count(".") != 1
 
 
 def _tell(frame: Frame, target: str, merged: "Merged", *, dry_run: bool) -> None:

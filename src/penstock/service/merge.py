@@ -104,7 +104,7 @@ class Merging:
     """One merge on its way: the source is read once, and meets as many versions as it takes."""
 
     def __init__(
-        self, ws: Workspace, caller: Caller, stage: Stage, rows: Rows, asked: Asked, progress: Progress | None
+        self, ws: Workspace, caller: Caller, stage: Stage, rows: Rows, asked: Asked, progress: Progress | None = None
     ) -> None:
         self._ws, self._caller, self._stage, self._rows, self._asked = ws, caller, stage, rows, asked
         self._heard = progress or (lambda _stage, _done, _total: None)
@@ -113,7 +113,7 @@ class Merging:
         self._table: pa.Table | None = None
         self._digest = Digest(rows.schema) if stage.keyed else None
         self._engine = asked.engine
-        self._merged = Merged({})
+        self.merged = Merged({})  # what the last match came to
         self._matched: list[int] = []  # numbers of the files in which keys of the source were found
 
     def __enter__(self) -> "Merging":
@@ -168,7 +168,7 @@ class Merging:
     def preview(self, target: Snapshot) -> Merged:
         session, plan = self._meet(target)
         self._matching(session, plan, target)
-        return self._merged
+        return self.merged
 
     def told(self, receipt: Receipt) -> Merged:
         (written,) = receipt.written
@@ -180,7 +180,7 @@ class Merging:
             updated=written.updated,
             deleted=written.deleted,
         )
-        return replace(self._merged, stats=stats, receipt=receipt)
+        return replace(self.merged, stats=stats, receipt=receipt)
 
     def beat(self, rows: int, done: int, total: int) -> None:
         self._stage.wrote(rows)
@@ -247,7 +247,7 @@ class Merging:
         self._heard("match", len(near), len(near))
         self._matched = [files[path].number for path in match.found]
         work = meaning.decide(plan, near, match, before=target.version.rows)
-        self._merged = Merged(
+        self.merged = Merged(
             work.stats(self._asked.strategy),
             tuple(files[file.path].path for file in work.rewrite),
             tuple(files[file.path].path for file in work.drop),

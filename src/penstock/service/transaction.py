@@ -7,8 +7,10 @@ from uuid import UUID
 from penstock.core.caller import Caller
 from penstock.core.change import Change, Counts, Receipt
 from penstock.core.dataset import Snapshot
+from penstock.core.merge import Merged
 from penstock.errors import Unsupported
-from penstock.service.source import Source
+from penstock.service.merge import Asked, Merging
+from penstock.service.source import Rows, Source
 from penstock.service.workspace import Workspace
 from penstock.service.write import Progress, Stage, writable
 
@@ -43,6 +45,15 @@ class Transaction:
             raise _written_twice(target)
         self._changes[dataset] = self._stage.overwrite(target, source, base=base)
 
+    def merge(self, dataset: UUID, rows: Rows, asked: Asked) -> Merged:
+        """What it did counts when the transaction is committed; unlike a merge alone it is not redone if overtaken."""
+        target = self._writable(dataset)
+        if dataset in self._changes:
+            raise _written_twice(target)
+        with Merging(self._ws, self._caller, self._stage, rows, asked) as merging:
+            self._changes[dataset] = merging.change(target)
+            return merging.merged
+
     def __enter__(self) -> "Transaction":
         self._assert_open()
         return self
@@ -68,6 +79,6 @@ class Transaction:
 def _written_twice(target: Snapshot) -> Unsupported:
     return Unsupported(
         "written_twice",
-        f"{target.name}: a transaction may append to a dataset often, or overwrite it once",
+        f"{target.name}: a transaction may append to a dataset often, or overwrite it or merge into it once",
         dataset=str(target.name),
     )
