@@ -260,7 +260,7 @@ def plan(
     write = strategy_named(strategy)
     if isinstance(batch_rows, bool) or not isinstance(batch_rows, int) or batch_rows < 1:
         raise Invalid("bad_batch_rows", f"batch_rows is {batch_rows!r}; it is a number of rows, 1 or more")
-    check_columns(source.names)
+    check_columns(source.names, reserved=row_ids)
     validate_keys_and_schema(source, target, keys)
     order_by = _order_by(dedup_order_by, source, write, strategy)
     schema = _decoded(source if target is None else unify_schemas(source, target))
@@ -343,7 +343,6 @@ def validate_keys_and_schema(
 
 def unify_schemas(source_schema: pa.Schema, target_schema: pa.Schema) -> pa.Schema:
     """The target's columns in their order, widened where the source needs it; then the columns that it lacks."""
-    check_columns(source_schema.names)
     fields = []
     for old in target_schema:
         if old.name not in source_schema.names:
@@ -362,6 +361,7 @@ def unify_schemas(source_schema: pa.Schema, target_schema: pa.Schema) -> pa.Sche
             )
         fields.append(old.with_type(kind))
     added = [f.with_nullable(True).remove_metadata() for f in source_schema if f.name not in target_schema.names]
+    check_columns([field.name for field in (*fields, *added)], reserved=False)
     return pa.schema([*fields, *added], metadata=target_schema.metadata)
 
 

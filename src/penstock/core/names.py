@@ -56,8 +56,11 @@ class DatasetName:
         return f"{self.schema}.{self.table}"
 
 
-def check_columns(names: Sequence[str]) -> None:
-    """Refuse names that some reader of the files (Spark, DuckDB, SQL) could not tell apart or not say."""
+def check_columns(names: Sequence[str], *, reserved: bool = True) -> None:
+    """Refuse names that some reader of the files (Spark, DuckDB, SQL) could not tell apart or not say.
+
+    And those that are Penstock's own in a dataset, unless `reserved` says otherwise.
+    """
     if not names:
         raise Invalid("no_columns", "a dataset needs at least one column")
     if len(names) > MAX_COLUMNS:
@@ -71,7 +74,7 @@ def check_columns(names: Sequence[str]) -> None:
                 column=_shown(name),
             )
         folded = name.lower()
-        if folded in _RESERVED:
+        if reserved and folded in _RESERVED:
             raise Invalid(
                 "reserved_column_name",
                 f"column {name!r}: the names rowid and _rowid are Penstock's own; rename the column",

@@ -10,6 +10,8 @@ import pyarrow.types as pt
 
 from penstock.core.stats import Plain, plain
 
+_MICROSECONDS = {"s": 1_000_000, "ms": 1_000}  # dates count days, and have no unit
+
 Bounds = Mapping[str, tuple[Plain | None, Plain | None]]  # column → lowest and highest value; None: not known
 
 
@@ -68,7 +70,10 @@ class _Values(Sequence[Plain]):
 
 
 def _at(values: pa.Array, at: int) -> Plain:
-    return plain(values[at].as_py())
+    value = values[at]
+    if pt.is_temporal(value.type):  # as a number: Python's calendar ends in the year 9999
+        return int(value.value) * _MICROSECONDS.get(getattr(value.type, "unit", ""), 1)
+    return plain(value.as_py())
 
 
 def _sorted(column: pa.ChunkedArray) -> pa.Array:

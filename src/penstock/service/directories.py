@@ -146,8 +146,6 @@ def merge(
             partitions=there.partitions,
             batch_rows=batch_rows,
         )
-        if not there.files and write.new is New.SKIP:
-            return Merged(_zeros(strategy), (), (), 0, engine)
         layouts = _Layouts(there, plan, rows.schema, stored, codec)
         hand = engines.chosen(engine, plan, layouts.schema, rows, Tools(hold.scratch, spark))
         files = {each.path: each for each in map(layouts.target(types), there.files)}
@@ -326,12 +324,6 @@ def _bound(value: Any) -> tuple[Any, Any]:
         return plain(value), plain(value)
     except TypeError:
         return None, None
-
-
-def _zeros(strategy: str) -> dict[str, int]:
-    return meaning.compute_merge_stats(
-        strategy=strategy, target_before=0, target_after=0, inserted=0, updated=0, deleted=0
-    )
 
 
 def _checked_codec(compression: str | None) -> str | None:

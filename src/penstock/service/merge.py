@@ -114,6 +114,7 @@ class Merging:
         self._digest = Digest(rows.schema) if stage.keyed else None
         self._engine = asked.engine
         self.merged = Merged({})  # what the last match came to
+        self._source_rows = 0
         self._matched: list[int] = []  # numbers of the files in which keys of the source were found
 
     def __enter__(self) -> "Merging":
@@ -146,7 +147,7 @@ class Merging:
             added=added,
             removed=removed,
             counts=work.counts,
-            alters=plan.schema != target.schema and not work.empty,
+            alters=plan.schema != target.schema and self._source_rows > 0,
         )
 
     def as_true_of(self, newest: Snapshot, base: int) -> bool:
@@ -245,6 +246,7 @@ class Merging:
         self._heard("match", 0, len(near))
         match = session.match(near)
         self._heard("match", len(near), len(near))
+        self._source_rows = match.rows
         self._matched = [files[path].number for path in match.found]
         work = meaning.decide(plan, near, match, before=target.version.rows)
         self.merged = Merged(

@@ -166,7 +166,7 @@ class ArrowSession:
             if name in file.parts or name not in self.reach.columns or pt.is_boolean(key.type):
                 continue
             ends = pc.min_max(key)
-            low, high = (pa.scalar(ends[end].as_py(), self._plan.schema.field(name).type) for end in ("min", "max"))
+            low, high = (ends[end].cast(self._plan.schema.field(name).type) for end in ("min", "max"))
             within = (pc.field(name) >= low) & (pc.field(name) <= high)
             said = within if said is None else said & within
         return said

@@ -1,0 +1,285 @@
+"""Merge with Spark: three jobs over files, one to stage the source, one to match, one to write."""
+
+import os
+import shutil
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial, reduce
+from itertools import count
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+import pyarrow.parquet as pq
+import pyspark.sql.types as st
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from penstock.core.merge import Layout, Match, Matched, Output, Plan, Rest, Sink, TargetFile, Work
+from penstock.core.names import CARRIED
+from penstock.core.reach import Reach
+from penstock.engines.spark import files, jobs
+from penstock.engines.spark.files import Columns
+from penstock.engines.spark.session import for_merging, session
+from penstock.engines.spark.source import AT, HELD_ROWS, Source
+from penstock.engines.spark.types import is_frame, refusal, schema_of
+from penstock.errors import Unsupported
+
+__all__ = ["Spark", "SparkMerge", "is_frame", "schema_of"]
+
+_HIT = [st.StructField("file", st.StringType()), st.StructField(AT, st.LongType())]
+_SHUFFLED_BYTES = 64 << 20  # of Parquet, for one task
+_CODECS = {"zstd": "zstd", "snappy": "snappy", "gzip": "gzip", "lz4": "lz4_raw", "none": "uncompressed"}
+
+
+class Spark:
+    name = "spark"
+
+    def __init__(
+        self,
+        scratch: str,
+        spark: SparkSession | None = None,
+        master: str = "local[*]",
+        conf: Mapping[str, str] | None = None,
+    ) -> None:
+        """`scratch`: a folder that exists, where every worker sees it. `spark`: the caller's session, if there is one."""
+        self._scratch, self._spark, self._master, self._conf = scratch, spark, master, conf
+
+    def open(self, plan: Plan, source: "pa.Table | DataFrame") -> "SparkMerge":
+        spark = source.sparkSession if is_frame(source) else self._spark or session(self._master, self._conf)
+        return SparkMerge(for_merging(spark), plan, source, f"{self._scratch}/{uuid4().hex}")
+
+    def refuses(self, schema: pa.Schema) -> str | None:
+        return refusal(schema)
+
+
+class SparkMerge:
+    reach: Reach
+
+    def __init__(self, spark: SparkSession, plan: Plan, source: "pa.Table | DataFrame", folder: str) -> None:
+        self._spark, self._plan, self._columns, self._folder = spark, plan, Columns(plan), folder
+        self._hits: str | None = None  # where the last match is: a file, and the source's row that it holds
+        os.mkdir(folder)
+        try:
+            self._source: Source = self._run(lambda: Source(spark, plan, source, folder))
+        except BaseException:
+            self.close()
+            raise
+        self.reach = self._source.reach
+
+    def nulls(self, files: Sequence[TargetFile]) -> Mapping[str, int]:
+        counts = dict.fromkeys(self._plan.keys, 0)
+        for file in files:
+            for name in counts.keys() & file.parts.keys():
+                counts[name] += file.rows if file.parts[name] is None else 0
+        stored = [name for name in self._plan.keys if name not in self._plan.partitions]
+        if files and stored:
+            found = [F.count_if(self._columns.target(name).isNull()) for name in stored]
+            told = self._run(lambda: self._target(files, stored).agg(*found).first())
+            counts.update(zip(stored, told, strict=True))
+        return {name: number for name, number in counts.items() if number}
+
+    def match(self, files: Sequence[TargetFile]) -> Match:
+        rows, place = self._source.rows, f"{self._folder}/{uuid4().hex}"
+        self._hits = None
+        if not (files and rows):
+            return Match({}, rows, rows)
+        self._spread(files)
+        self._run(lambda: self._meeting(files).write.parquet(place))
+        self._hits = place
+        found, known = self._counted(place)
+        return Match(found, rows - known, rows)
+
+    def write(self, work: Work, sink: Sink) -> list[Output]:
+        """Rows of several files may come to lie in one. Where rows have ids, new rows have files of their own."""
+        self._spread(work.rewrite)
+        apart = self._plan.row_ids or bool(self._plan.partitions)
+        alike: dict[tuple[str, bool], list[Callable[[], DataFrame]]] = defaultdict(list)  # what one job can write
+        for codec, some in _by_codec(work.rewrite).items():
+            alike[codec, False].append(partial(self._rewritten, some))
+        if work.insert:
+            alike[_codec(sink.layout), apart].append(self._inserted)
+        parts = self._part_values(work.rewrite)
+        beat = _Beat(sink, sum(file.rows for file in work.rewrite) + work.counts.inserted, len(alike))
+        outputs: list[Output] = []
+        for (codec, new), frames in alike.items():
+            folder = sink.folder()
+            options = {
+                "compression": codec,
+                "maxRecordsPerFile": max(int(sink.file_bytes / self._row_bytes(work.rewrite)), 1),
+                "parquet.block.row.count.limit": sink.layout.group_rows,
+                "mapreduce.fileoutputcommitter.marksuccessfuljobs": False,
+            }
+            job = partial(self._put, frames, parts, folder, options, spread=new or self._moves)
+            jobs.run(self._spark.sparkContext, job, beat)
+            outputs += _written(Path(folder), parts)
+            beat.passed(sum(output.rows for output in outputs))
+        return outputs
+
+    def close(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _run(self, act: Callable[[], Any]) -> Any:
+        return jobs.run(self._spark.sparkContext, act)
+
+    def _spread(self, some: Iterable[TargetFile]) -> None:
+        """A shuffle has a task for each core, and more where they would have too much to hold."""
+        tasks = max(files.size(file.path for file in some), self._source.bytes) // _SHUFFLED_BYTES
+        cores = self._spark.sparkContext.defaultParallelism
+        self._spark.conf.set("spark.sql.shuffle.partitions", str(max(tasks, cores)))
+
+    def _target(self, some: Sequence[TargetFile], names: Sequence[str], *, ids: bool = False) -> DataFrame:
+        return files.target(self._spark, self._plan, some, names, ids=ids)
+
+    def _same_key(self) -> Column:
+        pairs = ((self._columns.target(name), self._columns.source(name)) for name in self._plan.keys)
+        return reduce(Column.__and__, (one == other for one, other in pairs))
+
+    # Matching
+
+    def _meeting(self, some: Sequence[TargetFile]) -> DataFrame:
+        keys = self._source.frame.select(*map(self._columns.source, self._plan.keys), AT)
+        return self._target(some, self._plan.keys).join(keys, self._same_key()).select("file", AT)
+
+    def _counted(self, place: str) -> tuple[dict[str, int], int]:
+        """How many rows of each file are hits, and how many source rows hit something."""
+        held = pads.dataset(place, format="parquet", schema=pa.schema([("file", pa.string()), (AT, pa.int64())]))
+        if held.count_rows() <= HELD_ROWS:
+            table = held.to_table()
+            told = [(each["values"], each["counts"]) for each in pc.value_counts(table["file"]).to_pylist()]
+            known = pc.count_distinct(table[AT]).as_py()
+        else:
+            hits = files.read(self._spark, _HIT, place)
+            told = self._run(lambda: [tuple(row) for row in hits.groupBy("file").count().collect()])
+            known = self._run(lambda: hits.select(AT).distinct().count())
+        return {files.path_of(uri): number for uri, number in told}, known
+
+    # Writing: columns are c0, c1, … until they are given their names
+
+    def _rewritten(self, some: Sequence[TargetFile]) -> DataFrame:
+        write, ids = self._plan.write, self._plan.row_ids
+        rows, hit = self._target(some, self._columns.names, ids=ids), F.lit(False)
+        if write.rest is Rest.DELETE:
+            rows, hit = rows.join(self._source.frame, self._same_key()), F.lit(True)
+        elif write.matched is Matched.UPDATE:
+            rows, hit = rows.join(self._source.frame, self._same_key(), "left"), F.col(AT).isNotNull()
+        updated = self._plan.given if write.matched is Matched.UPDATE else ()
+        values = [
+            F.when(hit, self._columns.source(name)).otherwise(self._columns.target(name))
+            if name in updated
+            else self._columns.target(name)
+            for name in self._columns.names
+        ]
+        return rows.select(*_numbered(values), *([CARRIED] if ids else []))
+
+    def _inserted(self) -> DataFrame:
+        rows, given = self._source.frame, self._plan.given
+        if self._hits:
+            rows = rows.join(files.read(self._spark, _HIT, self._hits), AT, "left_anti")
+        values = [
+            self._columns.source(name) if name in given else F.lit(None).cast(self._columns.kind(name))
+            for name in self._columns.names
+        ]
+        return rows.select(*_numbered(values))
+
+    def _part_values(self, some: Sequence[TargetFile]) -> dict[str, pa.Array]:
+        """Every value that a partition column may get: those of the files and of the source, and NULL."""
+        given = [name for name in self._plan.partitions if name in self._plan.given]
+        columns = [self._columns.source(name).alias(str(i)) for i, name in enumerate(given)]
+        brought = self._run(lambda: self._source.frame.select(*columns).distinct().toArrow()) if given else None
+        values = {}
+        for name in self._plan.partitions:
+            kind = self._plan.schema.field(name).type
+            chunks = [pa.array([None, *(file.parts[name] for file in some)], kind)]
+            if brought is not None and name in given:
+                chunks += brought.column(given.index(name)).cast(kind).chunks
+            values[name] = pc.unique(pa.chunked_array(chunks))
+        return values
+
+    @property
+    def _moves(self) -> bool:
+        """Can a row of the target come into another partition?"""
+        plan = self._plan
+        return plan.write.matched is Matched.UPDATE and bool(set(plan.partitions) & set(plan.given) - set(plan.keys))
+
+    def _put(
+        self,
+        frames: Sequence[Callable[[], DataFrame]],
+        parts: Mapping[str, pa.Array],
+        folder: str,
+        options: Mapping[str, Any],
+        *,
+        spread: bool,
+    ) -> None:
+        """Write rows under their columns' names. A partition's folder is a number, so that no value is spelled out."""
+        rows, names = reduce(DataFrame.unionAll, (frame() for frame in frames)), self._columns.names
+        mark = next(m for n in count() if not any(name.startswith(m := f"part{'_' * n}") for name in names))
+        for i, (name, values) in enumerate(parts.items()):
+            known = pa.table({"value": values, f"{mark}{i}": pa.arange(0, len(values))})
+            place = F.broadcast(self._spark.createDataFrame(known))
+            rows = rows.join(place, F.col(f"c{names.index(name)}").eqNullSafe(F.col("value"))).drop("value")
+        folders = [f"{mark}{i}" for i in range(len(parts))]
+        stored = [F.col(f"c{i}").alias(name) for i, name in enumerate(names) if name not in parts]
+        rows = rows.select(*stored, *(name for name in rows.columns if name in (CARRIED, *folders)))
+        if folders and spread:
+            rows = rows.hint("rebalance", *folders)  # else every task would have a file in every folder
+        rows.write.options(**options).partitionBy(*folders).parquet(folder)
+
+    def _row_bytes(self, some: Sequence[TargetFile]) -> float:
+        rows = sum(file.rows for file in some)
+        if not rows:
+            return max(self._source.bytes / max(self._source.rows, 1), 1)
+        return max(files.size(file.path for file in some) / rows, 1)
+
+
+class _Beat:
+    """Tells a sink how many rows there are by now, as far as it can be known."""
+
+    def __init__(self, sink: Sink, rows: int, jobs: int) -> None:
+        self._sink, self._rows, self._jobs = sink, rows, jobs
+        self._done = self._told = 0
+
+    def __call__(self, share: float) -> None:
+        self._tell(int((self._done + share) / self._jobs * self._rows))
+
+    def passed(self, rows: int) -> None:
+        """Another job is done; `rows` are written in all."""
+        self._done += 1
+        self._tell(rows)
+
+    def _tell(self, rows: int) -> None:
+        self._sink.beat(max(rows - self._told, 0))
+        self._told = max(rows, self._told)
+
+
+def _numbered(values: Sequence[Column]) -> list[Column]:
+    return [value.alias(f"c{i}") for i, value in enumerate(values)]
+
+
+def _by_codec(some: Iterable[TargetFile]) -> dict[str, list[TargetFile]]:
+    found: dict[str, list[TargetFile]] = defaultdict(list)
+    for file in some:
+        found[_codec(file.layout)].append(file)
+    return found
+
+
+def _codec(layout: Layout) -> str:
+    try:
+        return _CODECS[layout.codec.lower()]
+    except KeyError:
+        raise Unsupported(
+            "codec_not_for_engine",
+            f"Spark cannot write Parquet with {layout.codec}; choose one of {', '.join(_CODECS)}, or engine 'pyarrow'",
+        ) from None
+
+
+def _written(folder: Path, parts: Mapping[str, pa.Array]) -> Iterator[Output]:
+    for path in sorted(folder.rglob("*.parquet")):
+        rows = pq.read_metadata(path).num_rows
+        if rows:
+            numbers = [int(word.rpartition("=")[2]) for word in path.relative_to(folder).parts[:-1]]
+            values = {name: parts[name][n].as_py() for name, n in zip(parts, numbers, strict=True)}
+            yield Output(str(path), rows, parts=values)

@@ -1,0 +1,152 @@
+"""The source of a merge, staged once as Parquet where every worker sees it, and checked."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+import pyarrow.parquet as pq
+import pyarrow.types as pt
+import pyspark.sql.types as st
+from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812
+
+from penstock.core import merge
+from penstock.core.merge import Plan
+from penstock.core.reach import Reach
+from penstock.engines.spark import files
+from penstock.engines.spark.files import Columns
+from penstock.engines.spark.session import told
+from penstock.errors import Invalid
+
+AT = "at"  # the place of a row in the source's order
+HELD_ROWS = 2_000_000  # so many keys are looked at in this process; more are counted by Spark
+
+_TOO_LARGE = ("NUMERIC_VALUE_OUT_OF_RANGE", "CAST_OVERFLOW", "ARITHMETIC_OVERFLOW")
+
+
+class Source:
+    """Rows with one key each: `frame` has the columns that the plan says are given, and `at`."""
+
+    def __init__(self, spark: SparkSession, plan: Plan, given: "pa.Table | DataFrame", folder: str) -> None:
+        self._spark, self._plan, self._columns = spark, plan, Columns(plan)
+        self._keys = [self._columns.source(name) for name in plan.keys]
+        staged = f"{folder}/source"
+        if isinstance(given, pa.Table):
+            self._stage_table(given, staged)
+            self.frame = self._staged(staged)
+        else:
+            self._stage_frame(given, staged)
+            self.frame = self._staged(staged)
+            self._check_required()
+        came = _parquet(staged).count_rows()
+        keys = self._held_keys(staged) if came <= HELD_ROWS else None
+        nulls, self.rows = self._census() if keys is None else _census(keys)
+        if nulls:
+            raise merge.null_keys("source", nulls)
+        if self.rows < came:
+            if not plan.write.deduplicates:
+                raise merge.duplicate_keys(plan.keys, came - self.rows, self._first_repeat())
+            staged = f"{folder}/kept"
+            self._highest().write.parquet(staged)
+            self.frame = self._staged(staged)
+        self.bytes = files.size(entry.path for entry in os.scandir(staged))
+        self.reach = Reach({}, came) if keys is None else Reach.of(keys)
+
+    def _stage_table(self, table: pa.Table, staged: str) -> None:
+        os.mkdir(staged)
+        numbered = table.rename_columns([self._columns.of("s", name) for name in table.schema.names])
+        pq.write_table(numbered.append_column(AT, pa.arange(0, table.num_rows)), f"{staged}/0.parquet")
+
+    def _stage_frame(self, frame: DataFrame, staged: str) -> None:
+        """The frame's rows in the plan's types, numbered as they come. The frame is asked once."""
+        # A union is run in the session of its first frame, so with our settings and not with those of the caller.
+        empty = [F.lit(None).cast(f.dataType).alias(f"f{i}") for i, f in enumerate(frame.schema)]
+        ours = self._spark.range(1).filter(F.lit(False)).select(*empty).unionAll(frame)
+        wanted = [
+            F.col(f"f{frame.columns.index(name)}").cast(self._columns.kind(name)).alias(self._columns.of("s", name))
+            for name in self._plan.given
+        ]
+        try:
+            with _unlogged():
+                ours.select(*wanted, F.monotonically_increasing_id().alias(AT)).write.parquet(staged)
+        except PySparkException as cause:
+            if cause.getCondition() and str(cause.getCondition()).startswith(_TOO_LARGE):
+                raise Invalid("value_does_not_fit", f"a value of the source does not fit: {told(cause)}") from None
+            raise Invalid("source_failed", f"the frame could not be read: {told(cause)}") from cause
+
+    def _staged(self, place: str) -> DataFrame:
+        given = [st.StructField(self._columns.of("s", name), self._columns.kind(name)) for name in self._plan.given]
+        return files.read(self._spark, [*given, st.StructField(AT, st.LongType())], place)
+
+    def _held_keys(self, staged: str) -> pa.Table:
+        names = [self._columns.of("s", name) for name in self._plan.keys]
+        return _parquet(staged).to_table(names).rename_columns(list(self._plan.keys))
+
+    def _check_required(self) -> None:
+        plan = self._plan
+        required = [n for n in plan.given if n not in plan.keys and not plan.schema.field(n).nullable]
+        for name, number in self._nulls(required).items():
+            raise Invalid(
+                "null_in_required_column",
+                f"column {name!r} is required, and {number:,} rows of the source have no value",
+                column=name,
+            )
+
+    def _nulls(self, names: Sequence[str]) -> Mapping[str, int]:
+        if not names:
+            return {}
+        counts = self.frame.agg(*(F.count_if(self._columns.source(name).isNull()) for name in names)).first() or ()
+        return {name: number for name, number in zip(names, counts, strict=True) if number}
+
+    def _census(self) -> tuple[Mapping[str, int], int]:
+        nulls = self._nulls(self._plan.keys)
+        return nulls, 0 if nulls else self.frame.select(*self._keys).distinct().count()
+
+    def _first_repeat(self) -> list[Any]:
+        """The key of the first row whose key stood there before."""
+        nth = F.row_number().over(Window.partitionBy(*self._keys).orderBy(AT))
+        again = self.frame.select(*self._keys, AT, nth.alias("nth")).filter("nth = 2").orderBy(AT).limit(1)
+        return list(again.drop(AT, "nth").toArrow().to_pylist()[0].values())
+
+    def _highest(self) -> DataFrame:
+        """Of each key the row that is highest in the order asked for: NULL is lowest, NaN highest, and the last wins."""
+        order = [self._columns.source(name).desc_nulls_last() for name in self._plan.order_by]
+        nth = F.row_number().over(Window.partitionBy(*self._keys).orderBy(*order, F.col(AT).desc()))
+        return self.frame.withColumn("nth", nth).filter("nth = 1").drop("nth")
+
+
+@contextmanager
+def _unlogged() -> Iterator[None]:
+    """PySpark logs an error of a frame with all that Java knows of it; we raise it."""
+    logger = PySparkLogger.getLogger("DataFrameQueryContextLogger")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
+def _census(keys: pa.Table) -> tuple[Mapping[str, int], int]:
+    """Where NULL stands in a key, and how many keys there are."""
+    nulls = {name: keys[name].null_count for name in keys.schema.names if keys[name].null_count}
+    comparable = pa.table({name: _comparable(keys[name]) for name in keys.schema.names})
+    return nulls, comparable.group_by(keys.schema.names).aggregate([]).num_rows
+
+
+def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Equal keys with equal bits: one NaN, one zero."""
+    if not pt.is_floating(column.type):
+        return column
+    return pc.if_else(
+        pc.is_nan(column), pa.scalar(float("nan"), column.type), pc.add(column, pa.scalar(0.0, column.type))
+    )
+
+
+def _parquet(folder: str) -> Any:
+    return pads.dataset(folder, format="parquet")
