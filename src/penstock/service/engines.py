@@ -31,7 +31,7 @@ def named(name: str, tools: Tools) -> Engine:
         case "duckdb":
             from penstock.engines.duckdb.merge import DuckDB
 
-            return DuckDB()
+            return DuckDB(temp_directory=f"{tools.scratch}/spilled")
         case "spark":
             from penstock.engines.spark.merge import Spark
 

@@ -31,19 +31,20 @@ def run(context: SparkContext, act: Callable[[], _T], beat: Callable[[float], No
             context.setJobGroup(group, "penstock merge")
             outcome.set_result(act())
         except BaseException as cause:
-            outcome.set_exception(cause)
+            known = _ours(cause)
+            if known is not None:
+                known.__cause__ = cause
+            outcome.set_exception(known or cause)
 
     thread: threading.Thread = InheritableThread(work, daemon=True)
     thread.start()
     try:
         return _awaited(outcome, lambda: beat and beat(_share(context, group)))
-    except BaseException as cause:
+    except BaseException:
         while thread.is_alive():  # a cancelled job may be followed by another
             context.cancelJobGroup(group)
             thread.join(0.1)
-        if (known := _ours(cause)) is None:
-            raise
-        raise known from cause
+        raise
 
 
 def _awaited(outcome: Future[_T], meanwhile: Callable[[], None]) -> _T:
