@@ -305,20 +305,19 @@ class ArrowSession:
         """A file's rows in their order, `batch_rows` at most at once. Columns that it lacks are NULL."""
         # "Required" is a promise of the whole target; a file without the column could not keep it for the scanner.
         fields = [field.with_nullable(True) for field in self._plan.schema if field.name not in file.parts]
-        if CARRIED in columns:
+        if self._plan.row_ids:
             fields.append(_ROW_ID)
-        fragment = _FORMAT.make_fragment(file.path, filesystem=_LOCAL)
-        scanner = fragment.scanner(
-            schema=pa.schema(fields),
-            columns=list(columns),
-            filter=where,
-            batch_size=self._plan.batch_rows,
-            batch_readahead=2,
-            fragment_readahead=1,
-            fragment_scan_options=_LEAN,
-            use_threads=False,
-        )
         with _translated(file.path):
+            scanner = _FORMAT.make_fragment(file.path, filesystem=_LOCAL).scanner(
+                schema=pa.schema(fields),
+                columns=list(columns),
+                filter=where,
+                batch_size=self._plan.batch_rows,
+                batch_readahead=2,
+                fragment_readahead=1,
+                fragment_scan_options=_LEAN,
+                use_threads=False,
+            )
             yield from scanner.to_batches()
 
 
