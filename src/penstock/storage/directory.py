@@ -3,7 +3,6 @@
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,6 @@ from penstock.errors import Invalid, Unavailable
 from penstock.storage.formats import ENDINGS, ending
 
 _NULL_PART = "__HIVE_DEFAULT_PARTITION__"
-_READERS = 2  # footers that are read at once
 _CODECS = {"uncompressed": "none", "lz4_raw": "lz4"}  # Parquet's words, where pyarrow has others
 
 
@@ -52,12 +50,12 @@ class Directory:
 
     def layout(self, file: PlainFile) -> Layout:
         """How the file was written, as far as it tells."""
-        with _opened(self.path / file.name) as parquet:
+        with _opened(self.located(file)) as parquet:
             return _layout(parquet.metadata, file.schema)
 
     def unchanged(self, file: PlainFile) -> bool:
         try:
-            return _state(self.path / file.name) == file.state
+            return _state(self.located(file)) == file.state
         except OSError:
             return False
 
@@ -68,8 +66,7 @@ def read(path: Path, keys: Sequence[str]) -> Directory:
         raise Invalid("not_a_directory", f"{path} is a file; name the directory that holds the Parquet files")
     names = _names(path) if path.is_dir() else []
     partitions = _partitions(names)
-    with ThreadPoolExecutor(_READERS) as pool:
-        files = tuple(pool.map(lambda name: _file(path, name, keys, partitions), names))
+    files = tuple(_file(path, name, keys, partitions) for name in names)
     return Directory(path, files, _schema(files), partitions)
 
 
@@ -148,7 +145,7 @@ def _parts(name: str) -> dict[str, str | None]:
 
 
 def _file(path: Path, name: str, keys: Sequence[str], partitions: Sequence[str]) -> PlainFile:
-    place = path / name
+    place = f"{path}/{name}"
     with _opened(place) as parquet:
         state, footer, schema = _state(place), parquet.metadata, parquet.schema_arrow
     stored = [key for key in keys if key not in partitions]
@@ -159,19 +156,19 @@ def _file(path: Path, name: str, keys: Sequence[str], partitions: Sequence[str])
 
 
 @contextmanager
-def _opened(place: Path) -> Iterator[pq.ParquetFile]:
+def _opened(place: str) -> Iterator[pq.ParquetFile]:
     try:
-        with pq.ParquetFile(str(place)) as parquet:
-            yield parquet
+        with pa.OSFile(place) as file:  # a path would be looked up in all kinds of file systems first
+            yield pq.ParquetFile(file)
     except FileNotFoundError:
         raise Unavailable("file_missing", f"{place} vanished while the directory was read; try again") from None
     except (pa.ArrowException, OSError) as cause:
         said = str(cause).partition("\n")[0][:200]
-        raise Invalid("broken_file", f"{place} is no Parquet file that can be read: {said}", path=str(place)) from None
+        raise Invalid("broken_file", f"{place} is no Parquet file that can be read: {said}", path=place) from None
 
 
-def _state(place: Path) -> tuple[int, int]:
-    found = place.stat()
+def _state(place: str) -> tuple[int, int]:
+    found = os.stat(place)
     return found.st_size, found.st_mtime_ns
 
 

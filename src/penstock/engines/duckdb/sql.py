@@ -88,6 +88,10 @@ def _told() -> Iterator[None]:
         raise Unavailable("storage_failed", f"DuckDB cannot read or write a file: {_said(cause)}") from None
     except (duckdb.ConversionException, duckdb.OutOfRangeException, duckdb.InvalidInputException) as cause:
         raise Invalid("value_does_not_fit", f"DuckDB refuses a value: {_said(cause)}") from None
+    except RuntimeError as cause:
+        if str(cause) == "Query interrupted":  # what DuckDB makes of Ctrl-C
+            raise KeyboardInterrupt from None
+        raise
 
 
 def _said(cause: Exception) -> str:

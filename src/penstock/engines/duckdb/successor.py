@@ -56,7 +56,7 @@ class Successor:
         return f"SELECT {columns} FROM {FILES} t {'LEFT' if every else 'INNER'} JOIN m ON t.file_row_number = m.row"
 
     def _value(self, field: pa.Field, every: bool) -> str:
-        if field.name == CARRIED:
+        if self.plan.row_ids and field.name == CARRIED:
             return self._row_id()
         kind = sql_type(field.type)
         old = f"CAST({f't.{quoted(field.name)}' if field.name in self.held else 'NULL'} AS {kind})"
@@ -64,7 +64,7 @@ class Successor:
         if not self.matched or field.name not in names:
             return old
         new = f"CAST(m.c{names.index(field.name)} AS {kind})"
-        return f"CASE WHEN m.row IS NULL THEN {old} ELSE {new} END" if every else new
+        return f"CASE WHEN m.row IS NOT NULL THEN {new} ELSE {old} END" if every else new
 
     def _row_id(self) -> str:
         if self.file.first_row_id is None:
