@@ -76,6 +76,11 @@ class Plan:
         return pa.schema([self.schema.field(name) for name in self.given])
 
     @property
+    def rewrites(self) -> bool:
+        """Are whole rows of the target written again, beside those that the source brings?"""
+        return self.write.matched is Matched.UPDATE and self.keeps_columns
+
+    @property
     def keeps_columns(self) -> bool:
         """Do target rows give anything but their key to the result?"""
         return self.write.rest is Rest.KEEP or set(self.given) != set(self.schema.names)

@@ -47,12 +47,19 @@ def check_name(name: str) -> None:
 def chosen(name: str, plan: Plan, stored: pa.Schema, rows: Rows, tools: Tools) -> Engine:
     """The engine that was asked for, if it can keep every type; or the fastest that can."""
     if name == "auto":
-        wanted = "spark" if rows.frame is not None else "pyarrow"
-        return named(wanted, tools)
+        return _fastest(plan, stored, rows, tools)
     engine = named(name, tools)
-    for schema in (stored, plan.schema):
-        if why := engine.refuses(schema):
-            raise Unsupported(
-                "type_not_for_engine", f"{why}; use engine 'pyarrow', which keeps every type", engine=name
-            )
+    if why := _refusal(engine, plan, stored):
+        raise Unsupported("type_not_for_engine", f"{why}; use engine 'pyarrow', which keeps every type", engine=name)
     return engine
+
+
+def _fastest(plan: Plan, stored: pa.Schema, rows: Rows, tools: Tools) -> Engine:
+    """Spark for what Spark holds. DuckDB encodes Parquet faster, so it rewrites files; PyArrow reads keys faster."""
+    wanted = "spark" if rows.frame is not None else "duckdb" if plan.rewrites else "pyarrow"
+    engine = named(wanted, tools)
+    return named("pyarrow", tools) if _refusal(engine, plan, stored) else engine
+
+
+def _refusal(engine: Engine, plan: Plan, stored: pa.Schema) -> str | None:
+    return engine.refuses(stored) or engine.refuses(plan.schema)

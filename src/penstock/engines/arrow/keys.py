@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -40,12 +41,24 @@ class Keys:
     def __init__(self, columns: Sequence[pa.Array]) -> None:
         self._columns: list[_Column] = []
         self.numbers = columns[0]
+        self._order: Any = None
         if len(columns) > 1:
             self.numbers = self._numbered(columns)
+        elif (counts := _counts(columns[0])) is not None:
+            self._order = np.argsort(counts)
+            self._sorted = counts[self._order]
 
-    def find(self, columns: Sequence[pa.Array]) -> pa.Array:
-        """For each row the place of its key in the list; NULL where it is not there."""
-        return pc.index_in(self._number(columns), value_set=self.numbers)
+    def meet(self, columns: Sequence[pa.Array]) -> tuple[Any, Any]:
+        """Which rows have a key of the list, in their order, and the places of those keys in the list."""
+        if self._order is not None and _is_sorted(rows := _counts(columns[0])):
+            # Rows that lie in order are asked for the keys, and not the keys for the rows: there are fewer.
+            first, last = np.searchsorted(rows, self._sorted, "left"), np.searchsorted(rows, self._sorted, "right")
+            hit = np.flatnonzero(last - first)
+            times = (last - first)[hit]
+            start = np.repeat(first[hit] - np.concatenate(([0], np.cumsum(times)[:-1])), times)
+            return start + np.arange(len(start)), np.repeat(self._order[hit], times)
+        places = pc.index_in(self._number(columns), value_set=self.numbers)
+        return np.flatnonzero(places.is_valid()), places.drop_null().to_numpy()
 
     def _numbered(self, columns: Sequence[pa.Array]) -> pa.Array:
         numbers: pa.Array | None = None
@@ -70,6 +83,18 @@ class Keys:
                 numbers = _place(numbers, known.pairs)
             numbers = _joined(numbers, _place(column, known.values), len(known.values))
         return numbers
+
+
+def _counts(column: pa.Array) -> Any:
+    """Whole numbers, dates and times as numpy has them; None for others, and where a value is missing."""
+    kind = column.type
+    if column.null_count or not (pt.is_integer(kind) or pt.is_date32(kind) or pt.is_timestamp(kind)):
+        return None
+    return column.view(pa.int32() if pt.is_date32(kind) else kind if pt.is_integer(kind) else pa.int64()).to_numpy()
+
+
+def _is_sorted(rows: Any) -> bool:
+    return rows is not None and len(rows) > 0 and bool((rows[1:] >= rows[:-1]).all())
 
 
 def first_repeat(numbers: pa.Array) -> tuple[int, int] | None:

@@ -5,6 +5,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any, TypeVar
 
 import numpy as np
@@ -63,7 +65,7 @@ class ArrowSession:
         self.reach = Reach.of(pa.table(dict(zip(plan.keys, keys, strict=True))))
         self._first = next((i for i, name in enumerate(plan.keys) if name in self.reach.columns), None)
         self._order = None if self._first is None else pc.array_sort_indices(keys[self._first])
-        self._found: dict[str, pa.Array] = {}  # file → the source's rows that it holds
+        self._met: dict[str, _Met] = {}
         self._hit = np.zeros(source.num_rows, dtype=bool)
         self._stop = threading.Event()
 
@@ -75,27 +77,38 @@ class ArrowSession:
         return {name: count for name, count in counts.items() if count}
 
     def match(self, files: Sequence[TargetFile]) -> Match:
-        self._found.clear()
+        self._met = {file.path: met for file, met in zip(files, self._all(self._meet, files), strict=True) if len(met)}
         self._hit[:] = False
-        counts = {}
-        for file, (places, count) in zip(files, self._all(self._match_one, files), strict=True):
-            if count:
-                self._found[file.path], counts[file.path] = places, count
-                self._hit[places.to_numpy()] = True
-        return Match(counts, int(len(self._hit) - self._hit.sum()), len(self._hit))
+        for met in self._met.values():
+            self._hit[met.places] = True
+        found = {path: len(met) for path, met in self._met.items()}
+        return Match(found, int(len(self._hit) - self._hit.sum()), len(self._hit))
 
     def write(self, work: Work, sink: Sink) -> list[Output]:
-        moved: dict[tuple[Any, ...], list[pa.Table]] = {}
-        written = self._all(lambda file: self._rewrite(file, sink, moved), work.rewrite)
-        outputs = [output for output in written if output]
-        fresh = self._source.take(np.flatnonzero(~self._hit)) if work.insert else self._source.slice(0, 0)
-        whole = pa.Table.from_batches(map(self._padded, fresh.to_batches()), self._plan.schema)
-        for parts, tables in self._parted(whole, moved):
-            outputs += _fresh(tables, parts, sink)
+        outputs: list[Output] = []
+        elsewhere: dict[tuple[Any, ...], list[pa.Table]] = {}  # partition → rows for new files
+        few = [file for file in work.rewrite if self._leaves_few(file)]
+        many = [file for file in work.rewrite if file not in set(few)]
+        for output, moved in self._all(lambda file: self._rewrite(file, sink), many):
+            outputs += [output] if output else []
+            for parts, rows in moved:
+                elsewhere.setdefault(parts, []).append(rows)
+        gathered = list(self._all(lambda file: _table(self._successor(file)), few))
+        if self._plan.row_ids:  # what carries its ids is not put with what has none yet
+            outputs += _files(gathered, {}, few[0].layout if few else sink.layout, sink)
+            gathered = []
+        if work.insert:
+            fresh = self._source.take(np.flatnonzero(~self._hit))
+            gathered.append(_table(conform(batch, self._plan.schema) for batch in fresh.to_batches()))
+        for rows in gathered:
+            for parts, part in self._by_parts(rows):
+                elsewhere.setdefault(parts, []).append(part)
+        for parts, tables in elsewhere.items():
+            outputs += _files(tables, dict(zip(self._plan.partitions, parts, strict=True)), sink.layout, sink)
         return outputs
 
     def close(self) -> None:
-        self._found.clear()
+        self._met.clear()
 
     def _all(self, do: Callable[[TargetFile], _T], files: Sequence[TargetFile]) -> Iterator[_T]:
         """As many files at a time as there are workers, answered in order. An error, or Ctrl-C, stops the others."""
@@ -119,28 +132,43 @@ class ArrowSession:
         missing = pc.field(stored[0]).is_null() if stored else None
         for name in stored[1:]:
             missing = missing | pc.field(name).is_null()
-        for batch in self._scan(file, stored, missing) if stored else ():
+        for batch in self._batches(file, self._fragment(file), stored, missing) if stored else ():
             for name in stored:
                 counts[name] = counts.get(name, 0) + batch.column(name).null_count
         return counts
 
-    def _match_one(self, file: TargetFile) -> tuple[pa.Array, int]:
-        """The source's rows whose key the file has, and how many of the file's rows have one."""
+    def _meet(self, file: TargetFile) -> "_Met":
+        """Which of the file's rows have a key of the source, and which."""
         mine = self._near(file)
         keys = self._keys if mine is None else [key.take(mine) for key in self._keys]
-        held = [name for name in self._plan.keys if name not in file.parts]
-        lookup, found, count = Keys(keys), [], 0
-        if not len(lookup.numbers):
-            return pa.array([], pa.int64()), 0
+        if not len(keys[0]):
+            return _Met.of([])
+        lookup, met = Keys(keys), []
         # A lookup builds its table of the source's keys each time, so it is asked about many rows at once.
-        rows = max(self._plan.batch_rows, len(lookup.numbers))
-        batches = self._scan(file, held, self._range(keys, file))
-        for block in groups(batches, pa.schema([self._plan.schema.field(n) for n in held]), rows):
-            places = lookup.find(self._key_columns(block, file)).drop_null()
-            count += len(places)
-            found.append(pc.unique(places))
-        places = pc.unique(pa.chunked_array(found, pa.int32())).cast(pa.int64())
-        return (places if mine is None else mine.take(places)).cast(pa.int64()), count
+        rows = max(self._plan.batch_rows, len(keys[0]))
+        held = [name for name in self._plan.keys if name not in file.parts]
+        schema = pa.schema([self._plan.schema.field(name) for name in held])
+        for start, batches in self._stretches(file, held, self._range(keys, file)):
+            for block in groups(batches, schema, rows):
+                positions, places = lookup.meet(self._key_columns(block, file))
+                met.append(_Met(positions + start, places))
+                start += block.num_rows
+        whole = _Met.of(met)
+        return whole if mine is None else _Met(whole.positions, mine.to_numpy()[whole.places])
+
+    def _stretches(
+        self, file: TargetFile, columns: Sequence[str], where: pc.Expression | None
+    ) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
+        """The rows of the row groups that may hold what is asked for, each stretch with the position of its first."""
+        with _translated(file.path):
+            fragment = self._fragment(file)
+            sizes = [group.num_rows for group in fragment.row_groups]
+            starts = np.concatenate(([0], np.cumsum(sizes)))
+            wanted = fragment if where is None else fragment.subset(where, schema=self._read_schema(file))
+            numbers = [group.id for group in wanted.row_groups]
+        for _, run in groupby(enumerate(numbers), lambda each: each[1] - each[0]):
+            stretch = [number for _, number in run]
+            yield int(starts[stretch[0]]), self._batches(file, fragment.subset(row_group_ids=stretch), columns)
 
     def _near(self, file: TargetFile) -> pa.Array | None:
         """Those of the source's rows that lie within the file's range on one key column; None: all of them."""
@@ -160,7 +188,7 @@ class ArrowSession:
         return pa.array(np.flatnonzero(pc.is_in(self._keys[self._first], value_set=near)))
 
     def _range(self, keys: Sequence[pa.Array], file: TargetFile) -> pc.Expression | None:
-        """What the scanner may leave out: rows beyond the source's lowest and highest keys."""
+        """A filter around the source's keys: what lies beyond the lowest and the highest need not be read."""
         said: pc.Expression | None = None
         for name, key in zip(self._plan.keys, keys, strict=True):
             if name in file.parts or name not in self.reach.columns or pt.is_boolean(key.type):
@@ -174,7 +202,7 @@ class ArrowSession:
     def _key_columns(self, rows: pa.Table | pa.RecordBatch, file: TargetFile) -> list[pa.Array]:
         return [
             comparable(
-                pa.repeat(pa.scalar(file.parts[name], self._plan.schema.field(name).type), rows.num_rows)
+                _repeated(file.parts[name], self._plan.schema.field(name).type, rows.num_rows)
                 if name in file.parts
                 else rows.column(name)
             )
@@ -183,58 +211,80 @@ class ArrowSession:
 
     # Writing
 
-    def _rewrite(self, file: TargetFile, sink: Sink, moved: dict[tuple[Any, ...], list[pa.Table]]) -> Output | None:
-        path = sink.path()
-        rows_stored = (stored(batch, file.layout.schema) for batch in self._successor(file, moved))
-        rows = 0
-        with _Writer(path, file.layout) as writer:
-            for group in groups(rows_stored, file.layout.schema, file.layout.group_rows):
-                writer.write(group)
-                rows += group.num_rows
-                sink.beat(group.num_rows)
-        if not rows:
-            os.unlink(path)
-        return Output(path, rows, replaces=file, parts=file.parts) if rows else None
+    def _leaves_few(self, file: TargetFile) -> bool:
+        """Are most of its rows deleted, and the others the source's own? Those need no file for themselves."""
+        return not self._plan.keeps_columns and 2 * len(self._met[file.path]) <= file.rows
 
-    def _successor(self, file: TargetFile, moved: dict[tuple[Any, ...], list[pa.Table]]) -> Iterator[pa.RecordBatch]:
+    def _rewrite(self, file: TargetFile, sink: Sink) -> tuple[Output | None, list[tuple[tuple[Any, ...], pa.Table]]]:
+        """The file's successor, if it has one, and rows that belong into other partitions now."""
+        moved: list[tuple[tuple[Any, ...], pa.Table]] = []
+        here = tuple(file.parts[name] for name in self._plan.partitions)
+
+        def staying() -> Iterator[pa.RecordBatch]:
+            for batch in self._successor(file):
+                for parts, rows in self._by_parts(pa.Table.from_batches([batch])) if here else ():
+                    if parts != here:
+                        moved.append((parts, rows))
+                    else:
+                        yield from rows.combine_chunks().to_batches()
+                if not here:
+                    yield batch
+
+        written = list(_files([staying()], file.parts, file.layout, sink, one=True))
+        return (replace(written[0], replaces=file) if written else None), moved
+
+    def _successor(self, file: TargetFile) -> Iterator[pa.RecordBatch]:
         """The file's rows, in their order, as they are afterwards."""
-        plan = self._plan
-        mine = self._found.get(file.path)
-        source = None if mine is None else self._source.take(mine).combine_chunks()
-        lookup = None if mine is None else Keys([key.take(mine) for key in self._keys])
-        wanted = plan.schema.names if plan.keeps_columns else plan.keys
-        columns = [name for name in wanted if name not in file.parts]
+        plan, met = self._plan, self._met.get(file.path, _Met.of([]))
+        brought = self._source.take(pa.array(met.places)).combine_chunks()
+        reads = [name for name in plan.schema.names if name not in file.parts] if plan.keeps_columns else []
+        reads += [CARRIED] if plan.row_ids and file.first_row_id is None else []
+        if not reads:
+            yield from self._picked(None, file, met, brought).to_batches()
+            return
         position = 0
-        for batch in self._scan(file, [*columns, *([CARRIED] if plan.row_ids and file.first_row_id is None else [])]):
+        for batch in self._batches(file, self._fragment(file), reads):
             if self._stop.is_set():
                 return
-            rows = self._whole(batch, file, position)
-            position += batch.num_rows
-            if source is None or lookup is None:
-                places = pa.nulls(batch.num_rows, pa.int32())
+            here, first, last = met.between(position, batch.num_rows)
+            new = brought.slice(first, last - first)
+            if plan.write.rest is Rest.DELETE:
+                rows = self._picked(batch.take(pa.array(here.positions)), file, here.shifted(position), new)
+                yield from rows.to_batches()
             else:
-                places = lookup.find(self._key_columns(batch, file))
-            if places.null_count < len(places) and plan.write.matched is Matched.UPDATE:
-                assert source is not None
-                rows = self._updated(rows, places, source)
-            if plan.write.rest is Rest.DELETE and places.null_count:
-                rows = rows.filter(places.is_valid())
-            if plan.partitions:
-                rows = self._stay(rows, file, moved)
-            if rows.num_rows:
-                yield rows
+                rows = self._whole(batch, file, position)
+                yield self._updated(rows, here.positions, new) if last > first else rows
+            position += batch.num_rows
+
+    def _picked(self, old: pa.RecordBatch | None, file: TargetFile, met: "_Met", new: pa.Table) -> pa.Table:
+        """Matched rows alone: what the source brings, and of the old rows what it does not."""
+        columns = []
+        for field in self._plan.schema:
+            if field.name in self._plan.given and self._plan.write.matched is Matched.UPDATE:
+                columns.append(new[field.name])
+            elif field.name in file.parts:
+                columns.append(_repeated(file.parts[field.name], field.type, len(met)))
+            else:
+                assert old is not None
+                columns.append(old.column(field.name))
+        fields = list(self._plan.schema)
+        if self._plan.row_ids:
+            first = file.first_row_id
+            columns.append(
+                old.column(CARRIED) if first is None and old is not None else pa.array(met.positions + first)
+            )
+            fields.append(_ROW_ID)
+        return pa.table(columns, schema=pa.schema(fields)).combine_chunks()
 
     def _whole(self, batch: pa.RecordBatch, file: TargetFile, position: int) -> pa.RecordBatch:
         """The batch with the columns that its folder tells, and with its row ids."""
-        columns, fields = [], []
-        for field in self._plan.schema:
-            if field.name in file.parts:
-                columns.append(pa.repeat(pa.scalar(file.parts[field.name], field.type), batch.num_rows))
-            elif (place := batch.schema.get_field_index(field.name)) >= 0:
-                columns.append(batch.column(place))
-            else:  # every row that stays takes this column from the source
-                columns.append(pa.nulls(batch.num_rows, field.type))
-            fields.append(field.with_nullable(True))
+        columns = [
+            _repeated(file.parts[field.name], field.type, len(batch))
+            if field.name in file.parts
+            else batch.column(field.name)
+            for field in self._plan.schema
+        ]
+        fields = [field.with_nullable(True) for field in self._plan.schema]
         if self._plan.row_ids:
             first = file.first_row_id
             ids = batch.column(CARRIED) if first is None else pa.arange(first + position, first + position + len(batch))
@@ -242,44 +292,23 @@ class ArrowSession:
             fields.append(_ROW_ID)
         return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
 
-    def _updated(self, rows: pa.RecordBatch, places: pa.Array, source: pa.Table) -> pa.RecordBatch:
-        hit = places.is_valid()
-        replacement = source.take(places.drop_null())
-        picks = np.arange(rows.num_rows)
-        picks[np.flatnonzero(hit)] = rows.num_rows + np.arange(replacement.num_rows)
+    def _updated(self, rows: pa.RecordBatch, positions: Any, new: pa.Table) -> pa.RecordBatch:
+        if self._plan.write.matched is not Matched.UPDATE:
+            return rows
+        hit = np.zeros(len(rows), dtype=bool)
+        hit[positions] = True
+        mask, picks = pa.array(hit), np.arange(len(rows))
+        picks[positions] = len(rows) + np.arange(new.num_rows)
         columns = []
         for field, column in zip(rows.schema, rows.columns, strict=True):
             if field.name in self._plan.given and (field.name not in self._plan.keys or pt.is_floating(field.type)):
-                new = _one(replacement[field.name])
+                values = new[field.name].combine_chunks()
                 if pt.is_primitive(field.type) and not pt.is_duration(field.type):
-                    column = pc.replace_with_mask(column, hit, new)
+                    column = pc.replace_with_mask(column, mask, values)
                 else:
-                    column = pa.concat_arrays([column, new]).take(pa.array(picks))
+                    column = pa.concat_arrays([column, values]).take(pa.array(picks))
             columns.append(column)
         return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
-
-    def _stay(
-        self, rows: pa.RecordBatch, file: TargetFile, moved: dict[tuple[Any, ...], list[pa.Table]]
-    ) -> pa.RecordBatch:
-        """Those rows whose partition is still the file's own; the others are put with the rows of theirs."""
-        here = tuple(file.parts[name] for name in self._plan.partitions)
-        stay = rows.slice(0, 0)
-        for parts, part in self._by_parts(pa.Table.from_batches([rows])):
-            if parts == here:
-                stay = part.combine_chunks().to_batches()[0]
-            else:
-                moved.setdefault(parts, []).append(part.select(self._plan.schema.names))
-        return stay
-
-    def _parted(
-        self, fresh: pa.Table, moved: Mapping[tuple[Any, ...], list[pa.Table]]
-    ) -> Iterator[tuple[dict[str, Any], list[pa.Table]]]:
-        """Rows for new files, by partition: those that are new, and those that came from another."""
-        gathered: dict[tuple[Any, ...], list[pa.Table]] = {parts: list(tables) for parts, tables in moved.items()}
-        for parts, part in self._by_parts(fresh):
-            gathered.setdefault(parts, []).append(part)
-        for parts, tables in gathered.items():
-            yield dict(zip(self._plan.partitions, parts, strict=True)), tables
 
     def _by_parts(self, rows: pa.Table) -> Iterator[tuple[tuple[Any, ...], pa.Table]]:
         names = self._plan.partitions
@@ -295,21 +324,23 @@ class ArrowSession:
             part = rows if len(places) == rows.num_rows else rows.take(places)
             yield tuple(part[name][0].as_py() for name in names), part
 
-    def _padded(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Source rows as whole rows: what the source does not bring is NULL."""
-        return conform(batch, self._plan.schema)
+    # Reading
 
-    def _scan(
-        self, file: TargetFile, columns: Sequence[str], where: pc.Expression | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """A file's rows in their order, `batch_rows` at most at once. Columns that it lacks are NULL."""
+    def _fragment(self, file: TargetFile) -> Any:
+        return _FORMAT.make_fragment(file.path, filesystem=_LOCAL)
+
+    def _read_schema(self, file: TargetFile) -> pa.Schema:
         # "Required" is a promise of the whole target; a file without the column could not keep it for the scanner.
         fields = [field.with_nullable(True) for field in self._plan.schema if field.name not in file.parts]
-        if self._plan.row_ids:
-            fields.append(_ROW_ID)
+        return pa.schema([*fields, _ROW_ID] if self._plan.row_ids else fields)
+
+    def _batches(
+        self, file: TargetFile, fragment: Any, columns: Sequence[str], where: pc.Expression | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows in their order, `batch_rows` at most at once. Columns that the file lacks are NULL."""
         with _translated(file.path):
-            scanner = _FORMAT.make_fragment(file.path, filesystem=_LOCAL).scanner(
-                schema=pa.schema(fields),
+            scanner = fragment.scanner(
+                schema=self._read_schema(file),
                 columns=list(columns),
                 filter=where,
                 batch_size=self._plan.batch_rows,
@@ -319,6 +350,33 @@ class ArrowSession:
                 use_threads=False,
             )
             yield from scanner.to_batches()
+
+
+@dataclass(frozen=True, slots=True)
+class _Met:
+    """Rows of a file that have a key of the source: their positions, in order, and the places of those keys."""
+
+    positions: Any
+    places: Any
+
+    @classmethod
+    def of(cls, parts: "Sequence[_Met]") -> "_Met":
+        empty = np.zeros(0, dtype=np.int64)
+        return cls(
+            np.concatenate([empty, *(part.positions for part in parts)]),
+            np.concatenate([empty, *(part.places for part in parts)]),
+        )
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def between(self, start: int, rows: int) -> "tuple[_Met, int, int]":
+        """Those among `rows` rows from `start` on, counted from there; and where they begin and end in the list."""
+        first, last = np.searchsorted(self.positions, [start, start + rows])
+        return _Met(self.positions[first:last] - start, self.places[first:last]), int(first), int(last)
+
+    def shifted(self, start: int) -> "_Met":
+        return _Met(self.positions + start, self.places)
 
 
 class _Writer:
@@ -348,22 +406,41 @@ class _Writer:
                 os.unlink(self._path)
 
 
-def _fresh(tables: Iterable[pa.Table], parts: Mapping[str, Any], sink: Sink) -> Iterator[Output]:
-    """New rows in files of about the size that is asked for."""
-    layout = sink.layout
-    batches = (stored(batch, layout.schema) for table in tables for batch in table.to_batches())
+def _files(
+    sources: Iterable[pa.Table | Iterable[pa.RecordBatch]],
+    parts: Mapping[str, Any],
+    layout: Layout,
+    sink: Sink,
+    *,
+    one: bool = False,
+) -> Iterator[Output]:
+    """Write rows into files of about the size that is asked for, or into `one`; no rows, no file."""
+    batches = (
+        stored(batch, layout.schema)
+        for source in sources
+        for batch in (source.to_batches() if isinstance(source, pa.Table) else source)
+    )
     pieces = groups(batches, layout.schema, layout.group_rows)
     piece = next(pieces, None)
     while piece is not None:
         path, rows, size = sink.path(), 0, 0
         with _Writer(path, layout) as writer:
-            while piece is not None and size < sink.file_bytes:
+            while piece is not None and (one or size < sink.file_bytes):
                 writer.write(piece)
                 rows += piece.num_rows
                 size = os.path.getsize(path)
                 sink.beat(piece.num_rows)
                 piece = next(pieces, None)
         yield Output(path, rows, parts=parts)
+
+
+def _table(batches: Iterable[pa.RecordBatch]) -> pa.Table:
+    held = list(batches)
+    return pa.Table.from_batches(held) if held else pa.table({})
+
+
+def _repeated(value: Any, kind: pa.DataType, times: int) -> pa.Array:
+    return pa.repeat(pa.scalar(value, kind), times)
 
 
 def stored(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -389,7 +466,3 @@ def _translated(path: str) -> Iterator[None]:
         raise Unavailable(
             "file_failed", f"{os.path.basename(path)} could not be read or written: {said}", path=os.path.basename(path)
         ) from cause
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks()

@@ -7,9 +7,10 @@ row, so what a rewrite costs does not depend on how large the source is.
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -17,11 +18,13 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from penstock.core import merge
+from penstock.core.groups import GROUP_BYTES
 from penstock.core.merge import Match, Matched, Output, Plan, Rest, Sink, TargetFile, Work
 from penstock.core.reach import Reach
+from penstock.engines.duckdb.rows import takable, taken
 from penstock.engines.duckdb.sql import FILES, Connection, connect, copy, cursor, literal, one, run, table
 from penstock.engines.duckdb.successor import Successor, brought
-from penstock.engines.duckdb.types import quoted, refusal, sql_type, takable
+from penstock.engines.duckdb.types import quoted, refusal, sql_type
 
 _SHARE = "50%"  # of the machine's memory
 # What is known of a file's values must not decide whether a column may be NULL, nor what is guessed of sizes which side
@@ -72,6 +75,7 @@ class DuckDBSession:
         run(db, "SET disabled_optimizers = $names", names=",".join(off))
         self._use(threads)
         self._room = one(db, "SELECT parse_formatted_bytes(current_setting('memory_limit'))") // (4 * threads)
+        self._brought = brought(plan)
         self._take_keys()
         self.reach = Reach.of(source.select(list(plan.keys)))
         self._numbers: dict[str, int] = {}  # path of a file → its number in `met`
@@ -108,11 +112,12 @@ class DuckDBSession:
         outputs: list[Output] = []
         rows, moved = self._source, []
         rewrites = [_Rewrite(file, sink.path()) for file in work.rewrite]
-        for each, (count, leaving) in zip(rewrites, self._all(self._rewrite, rewrites, sink), strict=True):
-            if count:
-                outputs.append(Output(each.path, count, replaces=each.file, parts=each.file.parts))
-            moved += [leaving] if leaving else []
-            sink.beat(count)
+        with closing(self._all(self._rewrite, rewrites, sink)) as written:
+            for each, (count, leaving) in zip(rewrites, written, strict=True):
+                if count:
+                    outputs.append(Output(each.path, count, replaces=each.file, parts=each.file.parts))
+                moved += [leaving] if leaving else []
+                sink.beat(count)
         self._use(self._threads)
         places = table(self._db, f"{_NEW} ORDER BY place")["place"] if work.insert else pa.chunked_array([], pa.int64())
         if moved:
@@ -184,43 +189,39 @@ class DuckDBSession:
         met = self._met(file, db) if deletes or plan.write.matched is Matched.UPDATE else None
         if met is None and deletes:
             return 0, None
-        after = Successor(plan, file, _held(db, [file]), met is not None)
+        after = Successor(plan, file, met is not None, self._brought, _held(db, [file]))
         values = {"files": _paths([file])} if after.reads_target else {}
-        staying, leaving = file.rows, 0
+        count, leaving, large = file.rows, 0, False
         if met is not None:
             db.register("m", met)
             leaving = pc.sum(met["moves"]).as_py()
-            staying = (met.num_rows if deletes else file.rows) - leaving
-        count = 0
-        if staying:
-            rows = after.rows(file.layout.schema, staying=leaving > 0)
-            if met is not None and met.nbytes > self._room and after.reads_target:
-                rows += " ORDER BY t.file_row_number"  # a join that does not fit into memory loses the order
+            count = (met.num_rows if deletes else file.rows) - leaving
+            large = met.nbytes > self._room  # a join that does not fit into memory loses the order
+        if count:
+            rows = after.rows(file.layout.schema, staying=leaving > 0, sort=large)
             count = copy(db, rows, each.path, file.layout, **values)
         return count, self._leaving(after, db, values) if leaving else None
 
     def _met(self, file: TargetFile, db: Connection) -> pa.Table | None:
         """The file's matched rows: their numbers, whether they leave the file's folder, and what the source brings."""
         number = self._numbers.get(file.path)
-        met = table(db, "SELECT row, place FROM met WHERE file = $number ORDER BY row", number=number)
+        met = table(db, "SELECT row, place FROM met WHERE file = $number ORDER BY place", number=number)
         if not met.num_rows:
             return None
-        names = brought(self._plan)
-        rows = self._source.select(names).take(met["place"])
+        rows = taken(self._source.select(self._brought), met["place"])
         moves = pa.repeat(pa.scalar(False), met.num_rows)
         for name in self._plan.partitions:
-            if name in names:
+            if name in self._brought:
                 here = pa.scalar(file.parts[name], self._plan.schema.field(name).type)
                 stays = pc.fill_null(pc.equal(rows[name], here), False) if here.is_valid else rows[name].is_null()
                 moves = pc.or_(moves, pc.invert(stays))
-        columns = {"row": met["row"], "moves": moves, **{f"c{i}": rows[name] for i, name in enumerate(names)}}
-        return pa.table(columns)
+        columns = {f"c{i}": rows[name] for i, name in enumerate(self._brought)}
+        return pa.table({"row": met["row"], "moves": moves, **columns})
 
     def _leaving(self, after: Successor, db: Connection, values: Mapping[str, Any]) -> pa.Table:
         """Whole rows that leave their file's folder, in the plan's types."""
         schema = self._plan.schema
-        names = brought(self._plan)
-        told = [name for name in self._plan.partitions if name not in names]
+        told = [name for name in self._plan.partitions if name not in self._brought]
         rows = table(db, after.leaving(pa.schema([field for field in schema if field.name not in told])), **values)
         for name in told:
             value = pa.scalar(after.file.parts[name], schema.field(name).type)
@@ -238,7 +239,8 @@ class DuckDBSession:
         if not names:
             yield nowhere, places
             return
-        columns = {f"p{i}": rows[name].take(places) for i, name in enumerate(names)}
+        here = taken(rows.select(names), places)
+        columns = {f"p{i}": here[name] for i, name in enumerate(names)}
         self._db.register("fresh", pa.table({"place": places, **columns}))
         by_folder = table(
             self._db,
@@ -256,22 +258,21 @@ class DuckDBSession:
             f"CAST({quoted(f.name) if f.name in rows.column_names else 'NULL'} AS {sql_type(f.type)}) AS {quoted(f.name)}"
             for f in sink.layout.schema
         )
-        width, start = rows.nbytes / max(rows.num_rows, 1), 0
+        everything = len(places) == rows.num_rows
+        width, start = max(rows.nbytes / rows.num_rows, 1), 0
+        layout = replace(sink.layout, group_rows=max(1, min(sink.layout.group_rows, int(GROUP_BYTES / width))))
         while start < len(places):
-            count = max(int(sink.file_bytes / max(width, 1)), sink.layout.group_rows)
-            some = places.slice(start, count)
-            whole = len(places) == rows.num_rows
-            self._db.register("fresh", rows.slice(start, count) if whole else rows.take(some))
+            some = places.slice(start, max(1, int(sink.file_bytes / width)))
             path = sink.path()
-            copy(self._db, f"SELECT {columns} FROM fresh", path, sink.layout)
+            self._db.register("fresh", rows.slice(start, len(some)) if everything else taken(rows, some))
+            copy(self._db, f"SELECT {columns} FROM fresh", path, layout)
             yield Output(path, len(some), parts=parts)
             sink.beat(len(some))
-            width = os.path.getsize(path) / len(some)
-            start += len(some)
+            width, start = os.path.getsize(path) / len(some), start + len(some)
 
     # The machine
 
-    def _all(self, do: Callable[[_S, Connection], _T], things: Sequence[_S], sink: Sink) -> Iterator[_T]:
+    def _all(self, do: Callable[[_S, Connection], _T], things: Sequence[_S], sink: Sink) -> Generator[_T, None, None]:
         """As many things at a time as there are threads, answered in order. An error, or Ctrl-C, stops the others."""
         workers = min(self._threads, len(things))
         if not workers:

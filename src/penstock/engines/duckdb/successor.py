@@ -1,6 +1,6 @@
 """How the rows of a file look afterwards, as a query."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -26,47 +26,51 @@ def brought(plan: Plan) -> list[str]:
 class Successor:
     """A file `t` and, unless nothing of it is matched, `m`: its matched rows' numbers, and the columns brought to them.
 
-    `m` has the columns `row`, `moves` (does the row leave for another folder?), and c0, c1 … as `brought` tells.
+    `m` has the columns `row`, `moves` (does the row leave for another folder?), and c0, c1 … for those of `names`.
     """
 
     plan: Plan
     file: TargetFile
-    held: Collection[str]  # the columns that the file has
     matched: bool
+    names: Sequence[str]  # of the columns that are brought
+    held: Collection[str]  # the columns that the file has
 
     @property
     def reads_target(self) -> bool:
         carries = self.plan.row_ids and self.file.first_row_id is None
         return self.plan.keeps_columns or carries or not self.matched
 
-    def rows(self, schema: pa.Schema, *, staying: bool = False) -> str:
-        """All rows in their order, or only those that stay in their folder."""
+    def rows(self, schema: pa.Schema, *, staying: bool = False, sort: bool = False) -> str:
+        """All rows, or only those that stay in their folder. They are in order; with `sort` even if memory is short."""
+        select = self._select(schema, every=self.plan.write.rest is Rest.KEEP)
         where = "WHERE m.moves IS NOT TRUE" if staying else ""
-        return f"{self._select(schema, every=self.plan.write.rest is Rest.KEEP)} {where}"
+        order = f"ORDER BY {self._row}" if sort or not self.reads_target else ""
+        return f"{select} {where} {order}"
 
     def leaving(self, schema: pa.Schema) -> str:
+        """The rows that leave for another folder."""
         return f"{self._select(schema, every=False)} WHERE m.moves"
 
+    @property
+    def _row(self) -> str:
+        return "t.file_row_number" if self.reads_target else "m.row"
+
     def _select(self, schema: pa.Schema, *, every: bool) -> str:
-        columns = ", ".join(f"{self._value(field, every)} AS {quoted(field.name)}" for field in schema)
+        new = {name: f"m.c{i}" for i, name in enumerate(self.names)} if self.matched else {}
+        columns = ", ".join(f"{self._value(field, new, every)} AS {quoted(field.name)}" for field in schema)
         if not self.matched:
             return f"SELECT {columns} FROM {FILES} t"
         if not self.reads_target:
             return f"SELECT {columns} FROM m"
         return f"SELECT {columns} FROM {FILES} t {'LEFT' if every else 'INNER'} JOIN m ON t.file_row_number = m.row"
 
-    def _value(self, field: pa.Field, every: bool) -> str:
+    def _value(self, field: pa.Field, new: Mapping[str, str], every: bool) -> str:
         if self.plan.row_ids and field.name == CARRIED:
-            return self._row_id()
+            first = self.file.first_row_id
+            return f"t.{quoted(CARRIED)}" if first is None else f"{self._row} + {first:d}"
         kind = sql_type(field.type)
         old = f"CAST({f't.{quoted(field.name)}' if field.name in self.held else 'NULL'} AS {kind})"
-        names = brought(self.plan)
-        if not self.matched or field.name not in names:
+        if field.name not in new:
             return old
-        new = f"CAST(m.c{names.index(field.name)} AS {kind})"
-        return f"CASE WHEN m.row IS NOT NULL THEN {new} ELSE {old} END" if every else new
-
-    def _row_id(self) -> str:
-        if self.file.first_row_id is None:
-            return f"t.{quoted(CARRIED)}"
-        return f"{'t.file_row_number' if self.reads_target else 'm.row'} + {self.file.first_row_id:d}"
+        value = f"CAST({new[field.name]} AS {kind})"
+        return f"CASE WHEN m.row IS NOT NULL THEN {value} ELSE {old} END" if every else value

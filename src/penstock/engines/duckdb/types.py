@@ -16,29 +16,29 @@ _SCALARS: dict[pa.DataType, str] = {
     pa.timestamp("s"): "TIMESTAMP_MS",  # Parquet knows no seconds; Arrow stores them so, too
     pa.timestamp("ms"): "TIMESTAMP_MS", pa.timestamp("us"): "TIMESTAMP", pa.timestamp("ns"): "TIMESTAMP_NS",
 }  # fmt: skip
-_VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+_VIEWS = {pa.string_view(): "VARCHAR", pa.binary_view(): "BLOB"}  # not inside of others: Arrow takes no rows from there
 _ZONED = {"us": "TIMESTAMP WITH TIME ZONE", "ns": "TIMESTAMPTZ_NS"}
 _OWN_NAMES = ("file_index", "file_row_number")  # what DuckDB calls the place of a row
 
 
 def sql_type(kind: pa.DataType) -> str | None:
     """The type in which DuckDB reads and writes every value unchanged; None if there is none."""
-    return _plain_type(kind.value_type if pt.is_dictionary(kind) else _VIEWS.get(kind, kind))
+    return _VIEWS.get(kind) or _inner_type(kind.value_type if pt.is_dictionary(kind) else kind)
 
 
-def _plain_type(kind: pa.DataType) -> str | None:
+def _inner_type(kind: pa.DataType) -> str | None:
     if pt.is_timestamp(kind) and kind.tz is not None:
         return _ZONED.get(kind.unit)
     if pt.is_decimal(kind) and not pt.is_decimal256(kind):
         return f"DECIMAL({kind.precision}, {kind.scale})" if kind.scale >= 0 else None
     if pt.is_map(kind):
-        key, item = _plain_type(kind.key_type), _plain_type(kind.item_type)
+        key, item = _inner_type(kind.key_type), _inner_type(kind.item_type)
         return f"MAP({key}, {item})" if key and item else None
     if any(test(kind) for test in (pt.is_list, pt.is_large_list, pt.is_list_view, pt.is_large_list_view)):
-        item = _plain_type(kind.value_type)
+        item = _inner_type(kind.value_type)
         return item and f"{item}[]"
     if pt.is_struct(kind):
-        inner = [(quoted(field.name), _plain_type(field.type)) for field in kind]
+        inner = [(quoted(field.name), _inner_type(field.type)) for field in kind]
         told_apart = len({name.lower() for name, _ in inner}) == len(inner) > 0
         return f"STRUCT({', '.join(f'{n} {t}' for n, t in inner)})" if told_apart and all(t for _, t in inner) else None
     return _SCALARS.get(kind)
@@ -51,11 +51,6 @@ def refusal(schema: pa.Schema) -> str | None:
         if field.name.lower() in _OWN_NAMES:
             return f"column {field.name!r} has a name that DuckDB keeps for the place of a row"
     return None
-
-
-def takable(rows: pa.Table) -> pa.Table:
-    """The rows with columns of which Arrow can take some: of views it cannot."""
-    return rows.cast(pa.schema([field.with_type(_VIEWS.get(field.type, field.type)) for field in rows.schema]))
 
 
 def quoted(name: str) -> str:
