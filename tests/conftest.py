@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NoReturn
 from uuid import uuid4
 
 import hypothesis
@@ -31,11 +32,38 @@ def soak() -> bool:
     return SOAK
 
 
+def not_tested(what: str, why: str) -> NoReturn:
+    """Skip, and say so once more at the end, where nobody can overlook it."""
+    _skipped.add(f"{why}: {what}")
+    pytest.skip(why)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """One session of Spark for the whole run, with settings that a merge must not depend on."""
+    import spark as sparks
+
+    if sparks.java() is None:
+        not_tested("nothing ran on Spark", "Java is not installed (apt-get install openjdk-17-jre-headless)")
+    with sparks.session() as session:
+        yield session
+
+
+@pytest.fixture(scope="session")
+def spark_cluster() -> Iterator[Any]:
+    """A master and two workers."""
+    import spark as sparks
+
+    if sparks.java() is None:
+        not_tested("no merge ran on a cluster", "Java is not installed (apt-get install openjdk-17-jre-headless)")
+    with sparks.cluster() as cluster:
+        yield cluster
+
+
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
     if postgres.binaries() is None:
-        _skipped.add("PostgreSQL is not installed (apt-get install postgresql): half of the catalog suite did not run")
-        pytest.skip("PostgreSQL is not installed")
+        not_tested("half of the catalog suite did not run", "PostgreSQL is not installed (apt-get install postgresql)")
     with postgres.server() as url:
         db = Database(url)
         upgrade.migrate(db)

@@ -225,16 +225,18 @@ def _remove_empty(folder: Path, target: Path, *, also_target: bool) -> None:
     while folder != target:
         try:
             folder.rmdir()
+        except FileNotFoundError:
+            pass  # gone before we were interrupted
         except OSError:
             _sync(folder)
             return
         folder = folder.parent
     if also_target:
-        with contextlib.suppress(OSError):  # somebody else's files are in it
+        with contextlib.suppress(OSError):  # somebody else's files are in it, or it is gone
             target.rmdir()
-            _sync(target.parent)
-            return
-    _sync(target)
+        _sync(target.parent)
+    if target.exists():
+        _sync(target)
 
 
 def _clear(place: Path) -> bool:

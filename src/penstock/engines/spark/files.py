@@ -1,7 +1,7 @@
 """Parquet files as Spark reads and names them, and the columns in them.
 
-Inside the engine columns have numbers for names (`s0` of the source, `t0` of the target), so that no name of a user's
-column meets one of ours, or needs quoting.
+Inside the engine columns have numbers for names (`s0` of the source, `t0` of the target, `c0` of the result), so that
+no name of a user's column meets one of ours, or is ever part of an expression.
 """
 
 import os
@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyspark.sql.types as st
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # everybody calls them so
 
 from penstock.core.merge import Plan, TargetFile
@@ -24,19 +24,16 @@ class Columns:
     def __init__(self, plan: Plan) -> None:
         self.names = plan.schema.names
         self.kinds = [spark_type(field.type) for field in plan.schema]
-        self._place = {name: i for i, name in enumerate(self.names)}
+        self._places = {name: i for i, name in enumerate(self.names)}
+
+    def place(self, name: str) -> int:
+        return self._places[name]
 
     def kind(self, name: str) -> st.DataType:
-        return self.kinds[self._place[name]]
+        return self.kinds[self._places[name]]
 
-    def of(self, side: str, name: str) -> str:
-        return f"{side}{self._place[name]}"
-
-    def source(self, name: str) -> Column:
-        return F.col(self.of("s", name))
-
-    def target(self, name: str) -> Column:
-        return F.col(self.of("t", name))
+    def of(self, side: str, names: Iterable[str]) -> list[str]:
+        return [f"{side}{self._places[name]}" for name in names]
 
 
 def read(spark: SparkSession, fields: Sequence[st.StructField], *paths: str) -> DataFrame:
@@ -46,28 +43,30 @@ def read(spark: SparkSession, fields: Sequence[st.StructField], *paths: str) -> 
 
 
 def target(
-    spark: SparkSession, plan: Plan, files: Sequence[TargetFile], names: Sequence[str], *, ids: bool = False
+    spark: SparkSession, plan: Plan, files: Sequence[TargetFile], names: Sequence[str], *extras: str
 ) -> DataFrame:
-    """The rows of the files: the columns `names` in the plan's types, `file`, and with `ids` the row's id.
+    """The rows of the files: the columns `names` in the plan's types, and `file` and `_rowid` where asked for.
 
     Old files may lack columns or hold narrower types: Spark reads them as what they have become.
     """
     columns = Columns(plan)
     stored = [name for name in names if name not in plan.partitions]
-    fields = [st.StructField(name, columns.kind(name)) for name in stored]
-    rows = read(spark, [*fields, *([st.StructField(CARRIED, st.LongType())] if ids else [])], *(f.path for f in files))
-    wanted = [F.col(_quoted(name)).alias(columns.of("t", name)) for name in stored]
-    wanted.append(F.col("_metadata.file_path").alias("file"))
-    if ids:
-        wanted += [F.col(CARRIED), F.col("_metadata.row_index").alias("row")]
     parted = [name for name in names if name in plan.partitions]
-    known = _known(plan, files, rows, parted) if parted or ids else None
-    rows = rows.select(*wanted)
+    carried = [CARRIED] if CARRIED in extras else []
+    kinds = [*map(columns.kind, stored), *(st.LongType() for _ in carried)]
+    rows = read(spark, list(map(st.StructField, [*stored, *carried], kinds)), *(file.path for file in files))
+    known = _known(plan, files, rows, parted) if parted or carried else None
+    wanted = [*columns.of("t", stored), *carried]
+    if known is not None or "file" in extras:
+        # _metadata.file_path says the same, but makes a struct of seven members for every row.
+        rows, wanted = rows.select("*", F.input_file_name()), [*wanted, "file"]
+    if carried:
+        rows, wanted = rows.select("*", "_metadata.row_index"), [*wanted, "row"]
+    rows = rows.toDF(*wanted)
     if known is not None:
         rows = rows.join(F.broadcast(spark.createDataFrame(known)), "file")
-    if ids:
-        number = F.coalesce(F.col("first") + F.col("row"), F.col(CARRIED), F.lit(-1))  # the −1 is for Spark: no NULL
-        rows = rows.withColumn(CARRIED, number)
+    if carried:
+        rows = rows.withColumn(CARRIED, F.expr(f"coalesce(first + row, {CARRIED}, -1)"))  # so that it is never NULL
     return rows
 
 
@@ -80,7 +79,7 @@ def size(paths: Iterable[str]) -> int:
 
 
 def _known(plan: Plan, files: Sequence[TargetFile], rows: DataFrame, parted: Sequence[str]) -> pa.Table:
-    """What is known of each file beside its rows, by the URI that a row's metadata give for it."""
+    """What is known of each file beside its rows, by the URI that its rows know it by."""
     by_path = {path_of(uri): uri.removeprefix("file:").lstrip("/") for uri in rows.inputFiles()}
     # Spark writes file:/a or file:///a, depending on who asks.
     spelled = [(f"file:{slashes}{by_path[file.path]}", file) for file in files for slashes in ("/", "///")]
@@ -88,11 +87,6 @@ def _known(plan: Plan, files: Sequence[TargetFile], rows: DataFrame, parted: Seq
         "file": pa.array([uri for uri, _ in spelled], pa.string()),
         "first": pa.array([file.first_row_id for _, file in spelled], pa.int64()),
     }
-    for name in parted:
-        values = [file.parts[name] for _, file in spelled]
-        known[Columns(plan).of("t", name)] = pa.array(values, plan.schema.field(name).type)
+    for name, column in zip(parted, Columns(plan).of("t", parted), strict=True):
+        known[column] = pa.array([file.parts[name] for _, file in spelled], plan.schema.field(name).type)
     return pa.table(known)
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

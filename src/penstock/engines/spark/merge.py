@@ -24,7 +24,7 @@ from penstock.core.reach import Reach
 from penstock.engines.spark import files, jobs
 from penstock.engines.spark.files import Columns
 from penstock.engines.spark.session import for_merging, session
-from penstock.engines.spark.source import AT, HELD_ROWS, Source
+from penstock.engines.spark.source import AT, HELD_ROWS, Source, count_null
 from penstock.engines.spark.types import is_frame, refusal, schema_of
 from penstock.errors import Unsupported
 
@@ -77,8 +77,8 @@ class SparkMerge:
                 counts[name] += file.rows if file.parts[name] is None else 0
         stored = [name for name in self._plan.keys if name not in self._plan.partitions]
         if files and stored:
-            found = [F.count_if(self._columns.target(name).isNull()) for name in stored]
-            told = self._run(lambda: self._target(files, stored).agg(*found).first())
+            columns = self._columns.of("t", stored)
+            told = self._run(lambda: self._target(files, stored).select(*map(count_null, columns)).first())
             counts.update(zip(stored, told, strict=True))
         return {name: number for name, number in counts.items() if number}
 
@@ -131,18 +131,17 @@ class SparkMerge:
         cores = self._spark.sparkContext.defaultParallelism
         self._spark.conf.set("spark.sql.shuffle.partitions", str(max(tasks, cores)))
 
-    def _target(self, some: Sequence[TargetFile], names: Sequence[str], *, ids: bool = False) -> DataFrame:
-        return files.target(self._spark, self._plan, some, names, ids=ids)
+    def _target(self, some: Sequence[TargetFile], names: Sequence[str], *extras: str) -> DataFrame:
+        return files.target(self._spark, self._plan, some, names, *extras)
 
     def _same_key(self) -> Column:
-        pairs = ((self._columns.target(name), self._columns.source(name)) for name in self._plan.keys)
-        return reduce(Column.__and__, (one == other for one, other in pairs))
+        return F.expr(" AND ".join(f"t{i} = s{i}" for i in map(self._columns.place, self._plan.keys)))
 
     # Matching
 
     def _meeting(self, some: Sequence[TargetFile]) -> DataFrame:
-        keys = self._source.frame.select(*map(self._columns.source, self._plan.keys), AT)
-        return self._target(some, self._plan.keys).join(keys, self._same_key()).select("file", AT)
+        keys = self._source.frame.select(*self._columns.of("s", self._plan.keys), AT)
+        return self._target(some, self._plan.keys, "file").join(keys, self._same_key()).select("file", AT)
 
     def _counted(self, place: str) -> tuple[dict[str, int], int]:
         """How many rows of each file are hits, and how many source rows hit something."""
@@ -157,38 +156,32 @@ class SparkMerge:
             known = self._run(lambda: hits.select(AT).distinct().count())
         return {files.path_of(uri): number for uri, number in told}, known
 
-    # Writing: columns are c0, c1, … until they are given their names
+    # Writing
 
     def _rewritten(self, some: Sequence[TargetFile]) -> DataFrame:
-        write, ids = self._plan.write, self._plan.row_ids
-        rows, hit = self._target(some, self._columns.names, ids=ids), F.lit(False)
+        write, carried = self._plan.write, [CARRIED] if self._plan.row_ids else []
+        rows, value = self._target(some, self._columns.names, *carried), "t{0}"
         if write.rest is Rest.DELETE:
-            rows, hit = rows.join(self._source.frame, self._same_key()), F.lit(True)
+            rows = rows.join(self._source.frame, self._same_key())
+            value = "s{0}"
         elif write.matched is Matched.UPDATE:
-            rows, hit = rows.join(self._source.frame, self._same_key(), "left"), F.col(AT).isNotNull()
-        updated = self._plan.given if write.matched is Matched.UPDATE else ()
-        values = [
-            F.when(hit, self._columns.source(name)).otherwise(self._columns.target(name))
-            if name in updated
-            else self._columns.target(name)
-            for name in self._columns.names
-        ]
-        return rows.select(*_numbered(values), *([CARRIED] if ids else []))
+            rows = rows.join(self._source.frame, self._same_key(), "left")
+            value = f"CASE WHEN {AT} IS NULL THEN t{{0}} ELSE s{{0}} END"
+        values = [value if name in self._plan.given else "t{0}" for name in self._columns.names]
+        return rows.selectExpr(*(f"{each.format(i)} AS c{i}" for i, each in enumerate(values)), *carried)
 
     def _inserted(self) -> DataFrame:
-        rows, given = self._source.frame, self._plan.given
+        rows = self._source.frame
         if self._hits:
             rows = rows.join(files.read(self._spark, _HIT, self._hits), AT, "left_anti")
-        values = [
-            self._columns.source(name) if name in given else F.lit(None).cast(self._columns.kind(name))
-            for name in self._columns.names
-        ]
-        return rows.select(*_numbered(values))
+        named = enumerate(zip(self._columns.names, self._columns.kinds, strict=True))
+        values = [F.col(f"s{i}") if name in self._plan.given else F.lit(None).cast(kind) for i, (name, kind) in named]
+        return rows.select(*values).toDF(*(f"c{i}" for i in range(len(values))))
 
     def _part_values(self, some: Sequence[TargetFile]) -> dict[str, pa.Array]:
         """Every value that a partition column may get: those of the files and of the source, and NULL."""
         given = [name for name in self._plan.partitions if name in self._plan.given]
-        columns = [self._columns.source(name).alias(str(i)) for i, name in enumerate(given)]
+        columns = self._columns.of("s", given)
         brought = self._run(lambda: self._source.frame.select(*columns).distinct().toArrow()) if given else None
         values = {}
         for name in self._plan.partitions:
@@ -215,15 +208,16 @@ class SparkMerge:
         spread: bool,
     ) -> None:
         """Write rows under their columns' names. A partition's folder is a number, so that no value is spelled out."""
-        rows, names = reduce(DataFrame.unionAll, (frame() for frame in frames)), self._columns.names
+        rows = reduce(DataFrame.unionAll, (frame() for frame in frames))
+        for column, values in zip(self._columns.of("c", parts), parts.values(), strict=True):
+            known = self._spark.createDataFrame(pa.table({"value": values, f"in_{column}": pa.arange(0, len(values))}))
+            rows = rows.join(F.broadcast(known), F.expr(f"{column} <=> value")).drop("value", column)
+        names = [name for name in self._columns.names if name not in parts]
         mark = next(m for n in count() if not any(name.startswith(m := f"part{'_' * n}") for name in names))
-        for i, (name, values) in enumerate(parts.items()):
-            known = pa.table({"value": values, f"{mark}{i}": pa.arange(0, len(values))})
-            place = F.broadcast(self._spark.createDataFrame(known))
-            rows = rows.join(place, F.col(f"c{names.index(name)}").eqNullSafe(F.col("value"))).drop("value")
         folders = [f"{mark}{i}" for i in range(len(parts))]
-        stored = [F.col(f"c{i}").alias(name) for i, name in enumerate(names) if name not in parts]
-        rows = rows.select(*stored, *(name for name in rows.columns if name in (CARRIED, *folders)))
+        carried = [CARRIED] if CARRIED in rows.columns else []
+        rows = rows.select(*self._columns.of("c", names), *carried, *self._columns.of("in_c", parts))
+        rows = rows.toDF(*names, *carried, *folders)
         if folders and spread:
             rows = rows.hint("rebalance", *folders)  # else every task would have a file in every folder
         rows.write.options(**options).partitionBy(*folders).parquet(folder)
@@ -253,10 +247,6 @@ class _Beat:
     def _tell(self, rows: int) -> None:
         self._sink.beat(max(rows - self._told, 0))
         self._told = max(rows, self._told)
-
-
-def _numbered(values: Sequence[Column]) -> list[Column]:
-    return [value.alias(f"c{i}") for i, value in enumerate(values)]
 
 
 def _by_codec(some: Iterable[TargetFile]) -> dict[str, list[TargetFile]]:

@@ -91,6 +91,7 @@ def _settings(master: str, home: str) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
+        "spark.python.sql.dataFrameDebugging.enabled": "false",  # it walks the stack for every column
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.warehouse.dir": f"{home}/warehouse",
         **{name: value for name, value in _MERGING.items() if name.startswith("spark.sql.")},

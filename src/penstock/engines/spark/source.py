@@ -13,7 +13,7 @@ import pyarrow.types as pt
 import pyspark.sql.types as st
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.core import merge
@@ -35,7 +35,7 @@ class Source:
 
     def __init__(self, spark: SparkSession, plan: Plan, given: "pa.Table | DataFrame", folder: str) -> None:
         self._spark, self._plan, self._columns = spark, plan, Columns(plan)
-        self._keys = [self._columns.source(name) for name in plan.keys]
+        self._given, self._keys = self._columns.of("s", plan.given), self._columns.of("s", plan.keys)
         staged = f"{folder}/source"
         if isinstance(given, pa.Table):
             self._stage_table(given, staged)
@@ -45,7 +45,9 @@ class Source:
             self.frame = self._staged(staged)
             self._check_required()
         came = _parquet(staged).count_rows()
-        keys = self._held_keys(staged) if came <= HELD_ROWS else None
+        keys = None
+        if came <= HELD_ROWS:
+            keys = _parquet(staged).to_table(self._keys).rename_columns(list(plan.keys))
         nulls, self.rows = self._census() if keys is None else _census(keys)
         if nulls:
             raise merge.null_keys("source", nulls)
@@ -60,33 +62,27 @@ class Source:
 
     def _stage_table(self, table: pa.Table, staged: str) -> None:
         os.mkdir(staged)
-        numbered = table.rename_columns([self._columns.of("s", name) for name in table.schema.names])
-        pq.write_table(numbered.append_column(AT, pa.arange(0, table.num_rows)), f"{staged}/0.parquet")
+        numbered = table.rename_columns(self._given).append_column(AT, pa.arange(0, table.num_rows))
+        pq.write_table(numbered, f"{staged}/0.parquet")
 
     def _stage_frame(self, frame: DataFrame, staged: str) -> None:
         """The frame's rows in the plan's types, numbered as they come. The frame is asked once."""
         # A union is run in the session of its first frame, so with our settings and not with those of the caller.
-        empty = [F.lit(None).cast(f.dataType).alias(f"f{i}") for i, f in enumerate(frame.schema)]
+        empty = [F.lit(None).cast(field.dataType).alias(f"f{i}") for i, field in enumerate(frame.schema)]
         ours = self._spark.range(1).filter(F.lit(False)).select(*empty).unionAll(frame)
-        wanted = [
-            F.col(f"f{frame.columns.index(name)}").cast(self._columns.kind(name)).alias(self._columns.of("s", name))
-            for name in self._plan.given
-        ]
+        cast = [F.col(f"f{frame.columns.index(name)}").cast(self._columns.kind(name)) for name in self._plan.given]
+        numbered = ours.select(*cast, F.monotonically_increasing_id()).toDF(*self._given, AT)
         try:
             with _unlogged():
-                ours.select(*wanted, F.monotonically_increasing_id().alias(AT)).write.parquet(staged)
+                numbered.write.parquet(staged)
         except PySparkException as cause:
-            if cause.getCondition() and str(cause.getCondition()).startswith(_TOO_LARGE):
+            if (cause.getCondition() or "").startswith(_TOO_LARGE):
                 raise Invalid("value_does_not_fit", f"a value of the source does not fit: {told(cause)}") from None
             raise Invalid("source_failed", f"the frame could not be read: {told(cause)}") from cause
 
     def _staged(self, place: str) -> DataFrame:
-        given = [st.StructField(self._columns.of("s", name), self._columns.kind(name)) for name in self._plan.given]
-        return files.read(self._spark, [*given, st.StructField(AT, st.LongType())], place)
-
-    def _held_keys(self, staged: str) -> pa.Table:
-        names = [self._columns.of("s", name) for name in self._plan.keys]
-        return _parquet(staged).to_table(names).rename_columns(list(self._plan.keys))
+        kinds = [*map(self._columns.kind, self._plan.given), st.LongType()]
+        return files.read(self._spark, list(map(st.StructField, [*self._given, AT], kinds)), place)
 
     def _check_required(self) -> None:
         plan = self._plan
@@ -99,10 +95,8 @@ class Source:
             )
 
     def _nulls(self, names: Sequence[str]) -> Mapping[str, int]:
-        if not names:
-            return {}
-        counts = self.frame.agg(*(F.count_if(self._columns.source(name).isNull()) for name in names)).first() or ()
-        return {name: number for name, number in zip(names, counts, strict=True) if number}
+        counts = self.frame.select(*map(count_null, self._columns.of("s", names))).first() if names else None
+        return {name: number for name, number in zip(names, counts or (), strict=True) if number}
 
     def _census(self) -> tuple[Mapping[str, int], int]:
         nulls = self._nulls(self._plan.keys)
@@ -112,13 +106,17 @@ class Source:
         """The key of the first row whose key stood there before."""
         nth = F.row_number().over(Window.partitionBy(*self._keys).orderBy(AT))
         again = self.frame.select(*self._keys, AT, nth.alias("nth")).filter("nth = 2").orderBy(AT).limit(1)
-        return list(again.drop(AT, "nth").toArrow().to_pylist()[0].values())
+        return list(again.select(*self._keys).toArrow().to_pylist()[0].values())
 
     def _highest(self) -> DataFrame:
         """Of each key the row that is highest in the order asked for: NULL is lowest, NaN highest, and the last wins."""
-        order = [self._columns.source(name).desc_nulls_last() for name in self._plan.order_by]
-        nth = F.row_number().over(Window.partitionBy(*self._keys).orderBy(*order, F.col(AT).desc()))
+        order = [F.desc_nulls_last(name) for name in self._columns.of("s", self._plan.order_by)]
+        nth = F.row_number().over(Window.partitionBy(*self._keys).orderBy(*order, F.desc(AT)))
         return self.frame.withColumn("nth", nth).filter("nth = 1").drop("nth")
+
+
+def count_null(column: str) -> Column:
+    return F.expr(f"count_if({column} IS NULL)")
 
 
 @contextmanager
@@ -143,9 +141,8 @@ def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Equal keys with equal bits: one NaN, one zero."""
     if not pt.is_floating(column.type):
         return column
-    return pc.if_else(
-        pc.is_nan(column), pa.scalar(float("nan"), column.type), pc.add(column, pa.scalar(0.0, column.type))
-    )
+    nan, zero = pa.scalar(float("nan"), column.type), pa.scalar(0.0, column.type)
+    return pc.if_else(pc.is_nan(column), nan, pc.add(column, zero))
 
 
 def _parquet(folder: str) -> Any:
