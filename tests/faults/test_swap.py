@@ -90,11 +90,15 @@ def test_the_next_merge_recovers_by_itself(target: Path, step: str) -> None:
 
 
 def test_a_recovery_may_be_killed_too(target: Path) -> None:
-    assert killed(target, "full_merge", "swap.journaled")
-    for step, n in (("swap.moved", 1), ("swap.moved", 2), ("swap.removed", 1), ("swap.done", 1)):
-        assert killed(target, "upsert", step, n)  # on its way it finishes what is there
-    directories.recover(target)
-    assert rows(target) == AFTER["full_merge"]
+    for strategy, steps in (
+        ("upsert", ["swap.moved", "swap.moved", "swap.done"]),
+        ("full_merge", ["swap.moved", "swap.removed", "swap.removed", "swap.done"]),
+    ):
+        assert killed(target, strategy, "swap.journaled")
+        for n, step in enumerate(steps):
+            assert killed(target, "upsert", step, 1 + (n == 1 and step == "swap.moved"))  # it finishes that one first
+        directories.recover(target)
+        assert rows(target) == AFTER[strategy]
     assert_nothing_is_left(target)
 
 
