@@ -57,7 +57,7 @@ class ArrowSession:
         if plan.write.deduplicates:
             kept = highest(numbers, [source[name] for name in plan.order_by])
             if len(kept) < source.num_rows:
-                source, keys = source.take(kept), [key.take(kept) for key in keys]
+                source, keys = _taken(source, kept.to_numpy()), [key.take(kept) for key in keys]
         elif repeat := first_repeat(numbers):
             rows, at = repeat
             raise merge.duplicate_keys(plan.keys, rows, [source[name][at].as_py() for name in plan.keys])
@@ -98,7 +98,7 @@ class ArrowSession:
             outputs += _files(gathered, {}, few[0].layout if few else sink.layout, sink)
             gathered = []
         if work.insert:
-            fresh = self._source.take(np.flatnonzero(~self._hit))
+            fresh = _taken(self._source, np.flatnonzero(~self._hit))
             gathered.append(_table(conform(batch, self._plan.schema) for batch in fresh.to_batches()))
         for rows in gathered:
             for parts, part in self._by_parts(rows):
@@ -236,7 +236,7 @@ class ArrowSession:
     def _successor(self, file: TargetFile) -> Iterator[pa.RecordBatch]:
         """The file's rows, in their order, as they are afterwards."""
         plan, met = self._plan, self._met.get(file.path, _Met.of([]))
-        brought = self._source.take(pa.array(met.places)).combine_chunks()
+        brought = _taken(self._source, met.places)
         reads = [name for name in plan.schema.names if name not in file.parts] if plan.keeps_columns else []
         reads += [CARRIED] if plan.row_ids and file.first_row_id is None else []
         if not reads:
@@ -437,6 +437,22 @@ def _files(
 def _table(batches: Iterable[pa.RecordBatch]) -> pa.Table:
     held = list(batches)
     return pa.Table.from_batches(held) if held else pa.table({})
+
+
+def _taken(rows: pa.Table, places: Any) -> pa.Table:
+    """The rows at these places. Batch by batch: Arrow would first make one array of each whole column."""
+    if rows.num_rows == 0 or max(column.num_chunks for column in rows.columns) <= 1:
+        return rows.take(pa.array(places)).combine_chunks()
+    order = np.argsort(places, kind="stable")
+    ascending, start, first, pieces = places[order], 0, 0, []
+    for batch in rows.to_batches():
+        last = int(np.searchsorted(ascending, start + batch.num_rows))
+        if last > first:
+            pieces.append(batch.take(pa.array(ascending[first:last] - start)))
+        start, first = start + batch.num_rows, last
+    found = pa.Table.from_batches(pieces, rows.schema).combine_chunks()
+    back = np.argsort(order, kind="stable")
+    return found if (order[1:] > order[:-1]).all() else found.take(pa.array(back))
 
 
 def _repeated(value: Any, kind: pa.DataType, times: int) -> pa.Array:
