@@ -36,6 +36,8 @@ check: $(READY)    ## style, types, who imports whom, generated docs
 bench: $(BENCH)    ## measure, beside others, in one run
 	@$(BIN)/python bench/commit.py
 	@$(BIN)/python bench/scan.py
+	@$(BIN)/python bench/merge.py
+	@$(BIN)/python bench/merge_spark.py
 
 docs: $(READY)     ## write the generated pages
 	@$(BIN)/python -m tools.docs

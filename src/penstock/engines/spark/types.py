@@ -52,6 +52,8 @@ def refusal(schema: pa.Schema) -> str | None:
         except _Changed as changed:
             inside = "" if str(changed) == str(field.type) else f" (in it {changed})"
             return f"column {field.name!r} is {field.type}{inside}, which Spark does not keep as it is"
+        if field.name == "_metadata":
+            return "column '_metadata' has the name under which Spark tells where a row is from"
     return None
 
 

@@ -1,0 +1,269 @@
+"""Who merges into a directory of Parquet files: Penstock, its peers, and the plain rewrites that bound them.
+
+Each is a function that a new process calls. It imports what it needs itself, so that nobody's memory holds
+the libraries of another.
+"""
+
+import os
+import queue
+import shutil
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as pads
+import pyarrow.parquet as pq
+
+KEY, ORDER = "id", "taken"
+CODEC, GROUP_ROWS = "snappy", 128 << 10
+CORES = os.cpu_count() or 1
+
+
+@dataclass(frozen=True)
+class Task:
+    place: str  # a directory of Parquet files, perhaps with a Delta log
+    source: str
+    strategy: str
+    touched: tuple[str, ...]  # the files that hold keys of the source
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a merger says that it did. Not everybody counts."""
+
+    inserted: int | None = None
+    updated: int | None = None
+    deleted: int | None = None
+    total: int | None = None
+    engine: str = ""
+
+
+Merger = Callable[[Task, pa.Table], Done]
+
+
+def penstock_pyarrow(task: Task, source: pa.Table) -> Done:
+    from penstock import merge_parquet_dataset_pyarrow
+
+    return _counted(merge_parquet_dataset_pyarrow(source, task.place, KEY, task.strategy, _order(task)))
+
+
+def penstock_duckdb(task: Task, source: pa.Table) -> Done:
+    from penstock import merge_parquet_dataset_duckdb
+
+    return _counted(merge_parquet_dataset_duckdb(source, task.place, KEY, task.strategy, _order(task)))
+
+
+def penstock_auto(task: Task, source: pa.Table) -> Done:
+    from penstock.service.directories import merge
+
+    merged = merge(source, task.place, KEY, task.strategy, _order(task), engine="auto")
+    return _counted(merged.stats, merged.engine)
+
+
+def fsspeckit_pyarrow(task: Task, source: pa.Table) -> Done:
+    from fsspeckit.datasets.pyarrow import PyarrowDatasetIO
+
+    return _fsspeckit(PyarrowDatasetIO(), task, source)
+
+
+def fsspeckit_duckdb(task: Task, source: pa.Table) -> Done:
+    from fsspeckit.datasets.duckdb.connection import create_duckdb_connection
+    from fsspeckit.datasets.duckdb.dataset import DuckDBDatasetIO
+
+    return _fsspeckit(DuckDBDatasetIO(create_duckdb_connection()), task, source)
+
+
+def deltalake(task: Task, source: pa.Table) -> Done:
+    return _deltalake(task, source, streamed=True)
+
+
+def deltalake_at_once(task: Task, source: pa.Table) -> Done:
+    """Without streaming the source, so that its bounds are known and files can be skipped."""
+    return _deltalake(task, source, streamed=False)
+
+
+def duckdb_script(task: Task, source: pa.Table) -> Done:
+    """What one would write by hand: the result goes to a new directory, which takes the place of the old one."""
+    import duckdb
+
+    target = f"read_parquet('{task.place}/*.parquet')"
+    kept = f"FROM {target} ANTI JOIN source USING ({KEY})"
+    new = f"FROM source ANTI JOIN {target} USING ({KEY})"
+    last = f"FROM source QUALIFY row_number() OVER (PARTITION BY {KEY} ORDER BY {ORDER} DESC) = 1"
+    rows = {
+        "upsert": f"{kept} UNION ALL FROM source",
+        "insert": new,
+        "update": f"{kept} UNION ALL FROM source SEMI JOIN {target} USING ({KEY})",
+        "full_merge": "FROM source",
+        "deduplicate": f"{kept} UNION ALL {last}",
+    }[task.strategy]
+    fresh = f"{task.place}-new"
+    with duckdb.connect() as db:
+        db.register("source", source)
+        if task.strategy == "insert":
+            db.execute(f"COPY ({rows}) TO '{task.place}/new.parquet' (COMPRESSION {CODEC})")
+            return Done()
+        db.execute(f"COPY ({rows}) TO '{fresh}' (FORMAT parquet, COMPRESSION {CODEC}, PER_THREAD_OUTPUT)")
+    shutil.rmtree(task.place)
+    os.rename(fresh, task.place)
+    return Done()
+
+
+def pyarrow_rewrite(task: Task, _source: pa.Table) -> Done:
+    """The touched files, each read and written anew by one thread. Of eight ways that were tried the fastest."""
+
+    def rewrite(path: Path, fresh: Path) -> None:
+        old = pq.ParquetFile(path, memory_map=True)
+        with old, pq.ParquetWriter(fresh, old.schema_arrow, compression=CODEC) as new:
+            for group in range(old.num_row_groups):
+                new.write_table(old.read_row_group(group, use_threads=False), row_group_size=GROUP_ROWS)
+
+    with ThreadPoolExecutor(CORES) as pool:
+        list(pool.map(lambda name: _replaced(task, name, rewrite), task.touched))
+    _flush(task.place)
+    return Done()
+
+
+def duckdb_rewrite(task: Task, _source: pa.Table) -> Done:
+    """The touched files one after the other, each with all threads."""
+    import duckdb
+
+    with duckdb.connect() as db:
+        for name in task.touched:
+            _replaced(task, name, _copy(db))
+    _flush(task.place)
+    return Done()
+
+
+def duckdb_rewrite_by_core(task: Task, _source: pa.Table) -> Done:
+    """The touched files, as many at a time as there are cores, each with an instance of its own."""
+    import duckdb
+
+    instances: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    for _ in range(CORES):
+        instances.put(duckdb.connect(config={"threads": 1}))
+
+    def replace(name: str) -> None:
+        db = instances.get()
+        _replaced(task, name, _copy(db))
+        instances.put(db)
+
+    with ThreadPoolExecutor(CORES) as pool:
+        list(pool.map(replace, task.touched))
+    while not instances.empty():
+        instances.get().close()
+    _flush(task.place)
+    return Done()
+
+
+def pyarrow_keys(task: Task, source: pa.Table) -> Done:
+    """The keys of every file are read, and what the strategy adds is written."""
+    return _pyarrow_keys(task, source, sorted(map(str, Path(task.place).glob("*.parquet"))))
+
+
+def pyarrow_touched_keys(task: Task, source: pa.Table) -> Done:
+    return _pyarrow_keys(task, source, [f"{task.place}/{name}" for name in task.touched])
+
+
+def duckdb_keys(task: Task, source: pa.Table) -> Done:
+    import duckdb
+
+    with duckdb.connect() as db:
+        db.execute(f"SELECT bit_xor({KEY}) FROM read_parquet('{task.place}/*.parquet')").fetchall()
+        db.register("added", _added(task, source))
+        fresh = f"{task.place}/new.parquet"
+        db.execute(f"COPY added TO '{fresh}' (COMPRESSION {CODEC}, ROW_GROUP_SIZE {GROUP_ROWS})")
+    _flush(fresh)
+    _flush(task.place)
+    return Done()
+
+
+def deduplicated(source: pa.Table) -> pa.Table:
+    """Of each key the row with the highest `ORDER`."""
+    ordered = source.sort_by([(KEY, "ascending"), (ORDER, "ascending")])
+    keys = ordered[KEY].to_numpy()
+    return ordered.filter(pa.array(np.append(keys[1:] != keys[:-1], True)))
+
+
+def _counted(told: dict[str, int], engine: str = "") -> Done:
+    return Done(told["inserted"], told["updated"], told["deleted"], told["total"], engine)
+
+
+def _order(task: Task) -> str | None:
+    return ORDER if task.strategy == "deduplicate" else None
+
+
+def _fsspeckit(handler: Any, task: Task, source: pa.Table) -> Done:
+    from loguru import logger
+
+    logger.remove()
+    strategy = task.strategy
+    if strategy == "deduplicate":  # of several rows with one key it takes the last
+        strategy, source = "upsert", source.sort_by(ORDER)
+    told = handler.merge(source, task.place, strategy, KEY, compression=CODEC, row_group_size=GROUP_ROWS)
+    return Done(told.inserted, told.updated, told.deleted, told.target_count_after)
+
+
+def _deltalake(task: Task, source: pa.Table, *, streamed: bool) -> Done:
+    from deltalake import DeltaTable, WriterProperties
+
+    if task.strategy == "deduplicate":
+        source = deduplicated(source)
+    merge = DeltaTable(task.place).merge(
+        source,
+        f"target.{KEY} = source.{KEY}",
+        "source",
+        "target",
+        streamed_exec=streamed,
+        writer_properties=WriterProperties(compression=CODEC.upper()),
+    )
+    if task.strategy != "insert":
+        merge = merge.when_matched_update_all()
+    if task.strategy != "update":
+        merge = merge.when_not_matched_insert_all()
+    if task.strategy == "full_merge":
+        merge = merge.when_not_matched_by_source_delete()
+    told = merge.execute()
+    return Done(*(told[f"num_target_rows_{word}"] for word in ("inserted", "updated", "deleted")))
+
+
+def _pyarrow_keys(task: Task, source: pa.Table, paths: Iterable[str]) -> Done:
+    for _batch in pads.dataset(list(paths), format="parquet").to_batches(columns=[KEY]):
+        pass
+    fresh = f"{task.place}/new.parquet"
+    pq.write_table(_added(task, source), fresh, compression=CODEC, row_group_size=GROUP_ROWS)
+    _flush(fresh)
+    _flush(task.place)
+    return Done()
+
+
+def _added(task: Task, source: pa.Table) -> pa.Table:
+    """As many rows as the strategy writes: half of the source is new, and a full merge keeps all of it."""
+    return source if task.strategy == "full_merge" else source.slice(0, len(source) // 2)
+
+
+def _copy(db: Any) -> Callable[[Path, Path], None]:
+    def copy(path: Path, fresh: Path) -> None:
+        options = f"FORMAT parquet, COMPRESSION {CODEC}, ROW_GROUP_SIZE {GROUP_ROWS}"
+        db.execute(f"COPY (FROM read_parquet('{path}')) TO '{fresh}' ({options})")
+
+    return copy
+
+
+def _replaced(task: Task, name: str, rewrite: Callable[[Path, Path], None]) -> None:
+    path, fresh = Path(task.place, name), Path(task.place, f".{name}")
+    rewrite(path, fresh)
+    _flush(fresh)
+    os.replace(fresh, path)
+
+
+def _flush(path: str | Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
