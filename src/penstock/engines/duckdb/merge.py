@@ -99,7 +99,7 @@ class DuckDBSession:
         self._numbers = {file.path: number for number, file in enumerate(files)}
         run(self._db, "DELETE FROM met")
         stored = set(self._plan.keys) - set(self._plan.partitions)
-        if files and stored <= _held(self._db, files):
+        if files and stored <= set(_held(self._db, files)):
             self._meet(files)
         counts = dict(run(self._db, "SELECT file, count(*) FROM met GROUP BY file"))
         return Match(
@@ -312,11 +312,12 @@ class DuckDBSession:
         return kind
 
 
-def _held(db: Connection, files: Sequence[TargetFile]) -> set[str]:
-    """The columns that at least one of the files has."""
+def _held(db: Connection, files: Sequence[TargetFile]) -> dict[str, int]:
+    """The columns that at least one of the files has, and their places."""
     if not files:
-        return set()
-    return {name for name, *_ in run(db, f"DESCRIBE SELECT * FROM {FILES}", files=_paths(files))}
+        return {}
+    described = run(db, f"DESCRIBE SELECT * FROM {FILES}", files=_paths(files))
+    return {name: place for place, (name, *_) in enumerate(described)}
 
 
 def _paths(files: Iterable[TargetFile]) -> list[str]:

@@ -1,6 +1,6 @@
 """How the rows of a file look afterwards, as a query."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -24,7 +24,7 @@ def brought(plan: Plan) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Successor:
-    """A file `t` and, unless nothing of it is matched, `m`: its matched rows' numbers, and the columns brought to them.
+    """A file and, unless nothing of it is matched, the table `m`: its matched rows, and the columns brought to them.
 
     `m` has the columns `row`, `moves` (does the row leave for another folder?), and c0, c1 … for those of `names`.
     """
@@ -33,7 +33,7 @@ class Successor:
     file: TargetFile
     matched: bool
     names: Sequence[str]  # of the columns that are brought
-    held: Collection[str]  # the columns that the file has
+    held: Mapping[str, int]  # the columns that the file has, and which place they have there
 
     @property
     def reads_target(self) -> bool:
@@ -42,35 +42,38 @@ class Successor:
 
     def rows(self, schema: pa.Schema, *, staying: bool = False, sort: bool = False) -> str:
         """All rows, or only those that stay in their folder. They are in order; with `sort` even if memory is short."""
-        select = self._select(schema, every=self.plan.write.rest is Rest.KEEP)
-        where = "WHERE m.moves IS NOT TRUE" if staying else ""
-        order = f"ORDER BY {self._row}" if sort or not self.reads_target else ""
-        return f"{select} {where} {order}"
+        deletes = self.plan.write.rest is Rest.DELETE
+        wanted = [*(["m IS NOT NULL"] if deletes else []), *(["m.moves IS NOT TRUE"] if staying else [])]
+        return self._select(schema, " AND ".join(wanted), sort)
 
     def leaving(self, schema: pa.Schema) -> str:
         """The rows that leave for another folder."""
-        return f"{self._select(schema, every=False)} WHERE m.moves"
+        return self._select(schema, "m.moves")
 
-    @property
-    def _row(self) -> str:
-        return "t.file_row_number" if self.reads_target else "m.row"
-
-    def _select(self, schema: pa.Schema, *, every: bool) -> str:
+    def _select(self, schema: pa.Schema, where: str, sort: bool = False) -> str:
         new = {name: f"m.c{i}" for i, name in enumerate(self.names)} if self.matched else {}
-        columns = ", ".join(f"{self._value(field, new, every)} AS {quoted(field.name)}" for field in schema)
-        if not self.matched:
-            return f"SELECT {columns} FROM {FILES} t"
-        if not self.reads_target:
-            return f"SELECT {columns} FROM m"
-        return f"SELECT {columns} FROM {FILES} t {'LEFT' if every else 'INNER'} JOIN m ON t.file_row_number = m.row"
+        columns = ", ".join(f"{self._value(field, new)} AS {quoted(field.name)}" for field in schema)
+        order = "ORDER BY row" if sort or not self.reads_target else ""
+        return f"SELECT {columns} FROM ({self._joined()}) {f'WHERE {where}' if where else ''} {order}"
 
-    def _value(self, field: pa.Field, new: Mapping[str, str], every: bool) -> str:
+    def _joined(self) -> str:
+        """The file's rows, as o0, o1 … what it stores, as `m` what meets them, and their number.
+
+        A scalar subquery is the join that gives each row once and in its turn; LEFT and INNER JOIN promise neither.
+        """
+        if not self.reads_target:
+            return "SELECT m.row AS row, m FROM m"
+        old = "".join(f"t.{quoted(name)} AS o{i}, " for i, name in enumerate(self.held))
+        met = "(SELECT m FROM m WHERE m.row = t.file_row_number)" if self.matched else "NULL"
+        return f"SELECT {old}t.file_row_number AS row, {met} AS m FROM {FILES} t"
+
+    def _value(self, field: pa.Field, new: Mapping[str, str]) -> str:
+        old = f"o{self.held[field.name]}" if field.name in self.held and self.reads_target else "NULL"
         if self.plan.row_ids and field.name == CARRIED:
-            first = self.file.first_row_id
-            return f"t.{quoted(CARRIED)}" if first is None else f"{self._row} + {first:d}"
+            return old if self.file.first_row_id is None else f"row + {self.file.first_row_id:d}"
         kind = sql_type(field.type)
-        old = f"CAST({f't.{quoted(field.name)}' if field.name in self.held else 'NULL'} AS {kind})"
         if field.name not in new:
-            return old
-        value = f"CAST({new[field.name]} AS {kind})"
-        return f"CASE WHEN m.row IS NOT NULL THEN {value} ELSE {old} END" if every else value
+            return f"CAST({old} AS {kind})"
+        if not self.plan.keeps_columns:
+            return f"CAST({new[field.name]} AS {kind})"
+        return f"CASE WHEN m IS NOT NULL THEN CAST({new[field.name]} AS {kind}) ELSE CAST({old} AS {kind}) END"

@@ -62,6 +62,7 @@ class SparkMerge:
     def __init__(self, spark: SparkSession, plan: Plan, source: "pa.Table | DataFrame", folder: str) -> None:
         self._spark, self._plan, self._columns, self._folder = spark, plan, Columns(plan), folder
         self._hits: str | None = None  # where the last match is: a file, and the source's row that it holds
+        self._new, self._once = 0, False  # how many source rows hit nothing; and does none hit two rows?
         os.mkdir(folder)
         try:
             self._source: Source = self._run(lambda: Source(spark, plan, source, folder))
@@ -84,24 +85,31 @@ class SparkMerge:
 
     def match(self, files: Sequence[TargetFile]) -> Match:
         rows, place = self._source.rows, f"{self._folder}/{uuid4().hex}"
-        self._hits = None
+        self._hits, self._new, self._once = None, rows, False
         if not (files and rows):
             return Match({}, rows, rows)
         self._spread(files)
         self._run(lambda: self._meeting(files).write.parquet(place))
-        self._hits = place
         found, known = self._counted(place)
+        self._hits, self._new, self._once = place, rows - known, sum(found.values()) == known
         return Match(found, rows - known, rows)
 
     def write(self, work: Work, sink: Sink) -> list[Output]:
         """Rows of several files may come to lie in one. Where rows have ids, new rows have files of their own."""
         self._spread(work.rewrite)
+        codec, codecs = _codec(sink.layout), _by_codec(work.rewrite)
         apart = self._plan.row_ids or bool(self._plan.partitions)
+        trades = self._trades and codecs.keys() <= {codec}
         alike: dict[tuple[str, bool], list[Callable[[], DataFrame]]] = defaultdict(list)  # what one job can write
-        for codec, some in _by_codec(work.rewrite).items():
-            alike[codec, False].append(partial(self._rewritten, some))
-        if work.insert:
-            alike[_codec(sink.layout), apart].append(self._inserted)
+        for each, some in codecs.items():
+            if not trades:
+                alike[each, False].append(partial(self._rewritten, some))
+            elif self._plan.write.rest is Rest.KEEP:
+                alike[each, False].append(partial(self._missed, some))
+        if trades:
+            alike[codec, apart].append(partial(self._brought, "" if work.insert or not self._new else "left_semi"))
+        elif work.insert:
+            alike[codec, apart].append(partial(self._brought, "left_anti"))
         parts = self._part_values(work.rewrite)
         beat = _Beat(sink, sum(file.rows for file in work.rewrite) + work.counts.inserted, len(alike))
         outputs: list[Output] = []
@@ -168,15 +176,22 @@ class SparkMerge:
             rows = rows.join(self._source.frame, self._same_key(), "left")
             value = f"CASE WHEN {AT} IS NULL THEN t{{0}} ELSE s{{0}} END"
         values = [value if name in self._plan.given else "t{0}" for name in self._columns.names]
-        return rows.selectExpr(*(f"{each.format(i)} AS c{i}" for i, each in enumerate(values)), *carried)
+        return rows.selectExpr(*(each.format(i) for i, each in enumerate(values)), *carried)
 
-    def _inserted(self) -> DataFrame:
+    def _missed(self, some: Sequence[TargetFile]) -> DataFrame:
+        """The rows of the target whose key the source has not."""
+        keys = self._source.frame.select(*self._columns.of("s", self._plan.keys))
+        rows = self._target(some, self._columns.names).join(keys, self._same_key(), "left_anti")
+        return rows.select(*self._columns.of("t", self._columns.names))
+
+    def _brought(self, how: str) -> DataFrame:
+        """The rows of the source: all, those that hit something (left_semi), or the others (left_anti)."""
         rows = self._source.frame
-        if self._hits:
-            rows = rows.join(files.read(self._spark, _HIT, self._hits), AT, "left_anti")
+        if self._hits and how:
+            rows = rows.join(files.read(self._spark, _HIT, self._hits), AT, how)
         named = enumerate(zip(self._columns.names, self._columns.kinds, strict=True))
         values = [F.col(f"s{i}") if name in self._plan.given else F.lit(None).cast(kind) for i, (name, kind) in named]
-        return rows.select(*values).toDF(*(f"c{i}" for i in range(len(values))))
+        return rows.select(*values)
 
     def _part_values(self, some: Sequence[TargetFile]) -> dict[str, pa.Array]:
         """Every value that a partition column may get: those of the files and of the source, and NULL."""
@@ -191,6 +206,13 @@ class SparkMerge:
                 chunks += brought.column(given.index(name)).cast(kind).chunks
             values[name] = pc.unique(pa.chunked_array(chunks))
         return values
+
+    @property
+    def _trades(self) -> bool:
+        """Can rows of the source take the place of those that they hit, whole, so that no row is made of two?"""
+        plan = self._plan
+        whole = set(plan.given) == set(plan.schema.names) and not plan.row_ids
+        return plan.write.matched is Matched.UPDATE and whole and self._once
 
     @property
     def _moves(self) -> bool:
@@ -208,14 +230,15 @@ class SparkMerge:
         spread: bool,
     ) -> None:
         """Write rows under their columns' names. A partition's folder is a number, so that no value is spelled out."""
-        rows = reduce(DataFrame.unionAll, (frame() for frame in frames))
+        carried = [CARRIED] if CARRIED in (first := frames[0]()).columns else []
+        rows = reduce(DataFrame.unionAll, (frame() for frame in frames[1:]), first)
+        rows = rows.toDF(*self._columns.of("c", self._columns.names), *carried)
         for column, values in zip(self._columns.of("c", parts), parts.values(), strict=True):
             known = self._spark.createDataFrame(pa.table({"value": values, f"in_{column}": pa.arange(0, len(values))}))
             rows = rows.join(F.broadcast(known), F.expr(f"{column} <=> value")).drop("value", column)
         names = [name for name in self._columns.names if name not in parts]
         mark = next(m for n in count() if not any(name.startswith(m := f"part{'_' * n}") for name in names))
         folders = [f"{mark}{i}" for i in range(len(parts))]
-        carried = [CARRIED] if CARRIED in rows.columns else []
         rows = rows.select(*self._columns.of("c", names), *carried, *self._columns.of("in_c", parts))
         rows = rows.toDF(*names, *carried, *folders)
         if folders and spread:

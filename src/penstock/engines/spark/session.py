@@ -1,6 +1,9 @@
 """Find the session of Spark that is there, or start one that keeps quiet and to itself."""
 
+import atexit
 import os
+import re
+import shutil
 import tempfile
 import threading
 import warnings
@@ -18,7 +21,6 @@ from penstock.errors import Unavailable, Unsupported
 
 _GIB = 1 << 30
 _starting = threading.Lock()
-_homes: list[tempfile.TemporaryDirectory[str]] = []  # what a Java process leaves behind, until this process ends
 
 # What a merge relies on. It holds in a session of the merge's own, whatever the caller's is set to.
 _MERGING = {
@@ -70,15 +72,18 @@ def for_merging(spark: SparkSession) -> SparkSession:
 
 
 def _start(master: str, conf: Mapping[str, str]) -> None:
-    home = tempfile.TemporaryDirectory(prefix="penstock-spark-", ignore_cleanup_errors=True)
-    _homes.append(home)
-    settings = SparkConf().setAll(list({**_settings(master, home.name), **conf}.items()))
-    log = Path(home.name) / "java.log"
+    home = tempfile.mkdtemp(prefix="penstock-spark-")
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    settings = SparkConf().setAll(list({**_settings(master, home), **conf}.items()))
+    log = Path(home) / "java.log"
     # A Java process that an earlier session has left is used again.
     gateway = None if SparkContext._gateway else _launched(settings, log)
     try:
         SparkContext(conf=settings, gateway=gateway)
+        SparkSession.builder.getOrCreate()
     except (Py4JError, PySparkException) as cause:
+        if SparkContext._active_spark_context is not None:
+            SparkContext._active_spark_context.stop()  # it gave up on the master; the next call may try again
         raise Unavailable(
             "no_spark", f"no session of Spark could be started with master {master!r}: {told(cause)}", master=master
         ) from None
@@ -113,21 +118,20 @@ def _launched(settings: SparkConf, log: Path) -> Any:
         try:
             return launch_gateway(settings, {"stdout": heard, "stderr": heard})  # type: ignore[no-untyped-call]
         except (PySparkException, OSError) as cause:
-            lines = log.read_text("utf-8", "replace").strip().splitlines()
-            said = next(
-                (line for line in lines if "Exception" in line or "Error" in line), lines[-1] if lines else cause
-            )
+            said = " ".join(log.read_text("utf-8", "replace").split())[:300] or cause
             raise Unavailable(
                 "no_java",
-                f"Spark's Java process did not start: {str(said).strip()[:300]}; Spark needs a full Java 17 or 21 "
+                f"Spark's Java process did not start ({said}); Spark needs a full Java 17 or 21 "
                 "(apt-get install openjdk-17-jre-headless), on the PATH or named by JAVA_HOME",
             ) from None
 
 
 def told(cause: BaseException) -> str:
     """The sentence in an error of Spark's."""
-    if isinstance(cause, PySparkException) and (message := cause.getMessage()):
-        return message.partition("\n")[0][:300]
-    told = getattr(cause, "java_exception", None)
-    message = told.getMessage() if told is not None else str(cause)
-    return (message or type(cause).__name__).partition("\n")[0][:300]
+    raised = getattr(cause, "java_exception", None)
+    message = (
+        cause.getMessage() if isinstance(cause, PySparkException) else raised.getMessage() if raised else str(cause)
+    )
+    lines = (message or type(cause).__name__).strip().splitlines()
+    line = lines[-1] if "Traceback" in lines[0] else lines[0]  # Python says last what went wrong, Java first
+    return re.sub(r"^\[[A-Z0-9_.]+\]\s*", "", line).partition(" If necessary")[0][:300]
