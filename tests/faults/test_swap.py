@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import penstock
@@ -165,7 +166,7 @@ def test_a_journal_that_leads_elsewhere_is_refused(target: Path, tmp_path: Path)
     place = tmp_path / ".data.penstock"
     place.mkdir()
     for name in ("../outside.parquet", "/etc/hosts"):
-        journal = {"format": 1, "moves": [], "removes": [name], "remove_directory": False}
+        journal = {"format": 1, "target": None, "moves": [], "removes": [name], "remove_directory": False}
         (place / "journal.json").write_text(json.dumps(journal))
         with pytest.raises(Invalid) as refusal:
             directories.recover(target)
@@ -180,3 +181,70 @@ def test_there_may_be_nothing_to_recover(target: Path, tmp_path: Path) -> None:
     assert directories.recover(target) is None
     assert directories.recover(tmp_path / "nowhere") is None
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_what_cannot_be_carried_out_is_refused_before_the_journal(tmp_path: Path) -> None:
+    target = tmp_path / "data"
+    rows = pa.table({"id": [1], "k": ["a"]})
+    (target / "k=a").mkdir(parents=True)
+    pq.write_table(rows.drop(["k"]), target / "k=a" / "a.parquet")
+    (target / "k=b").write_text("a file where a folder would be")
+    for word in ("b", "x" * 300, "", "__HIVE_DEFAULT_PARTITION__"):
+        with pytest.raises((Invalid, Unavailable)):
+            run_one(target, pa.table({"id": [2], "k": [word]}))
+        assert [p.name for p in tmp_path.iterdir()] == ["data"]
+    run_one(target, pa.table({"id": [2], "k": ["c"]}))
+    assert sorted(p.name for p in target.iterdir()) == ["k=a", "k=b", "k=c"]
+
+
+def run_one(target: Path, source: pa.Table) -> None:
+    penstock.merge_parquet_dataset_pyarrow(source, target, "id")
+
+
+def test_a_link_and_what_it_leads_to_are_one_directory(target: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(target)
+    with swap.held(target), pytest.raises(Unavailable), swap.held(Path(os.path.realpath(tmp_path / "link")), wait=0.1):
+        pass
+    run(tmp_path / "link", "upsert")
+    assert rows(target) == AFTER["upsert"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["data", "link"]
+
+
+def test_a_journal_of_a_directory_that_was_replaced_is_not_carried_out(target: Path) -> None:
+    assert killed(target, "upsert", "swap.journaled")
+    target.rename(target.with_name("moved"))
+    prepare(target)
+    with pytest.raises(Conflict, match="another directory has taken its place"):
+        run(target, "upsert")
+    assert rows(target) == BEFORE
+
+
+def test_files_keep_their_mode_and_staged_ones_are_private(target: Path) -> None:
+    (target / "a.parquet").chmod(0o600)
+    seen = []
+
+    def look(stage: str, *_: int) -> None:
+        if stage == "write":
+            seen.append((target.parent / ".data.penstock").stat().st_mode & 0o777)
+
+    directories.merge(pa.table({"id": [2], "word": ["x"]}), target, "id", progress_callback=look)
+    assert set(seen) == {0o700}
+    assert (target / "a.parquet").stat().st_mode & 0o777 == 0o600
+
+
+def test_tables_of_others_are_not_plain_directories(target: Path) -> None:
+    (target / "_delta_log").mkdir()
+    with pytest.raises(Invalid, match="a Delta table"):
+        run(target, "upsert")
+    lake = penstock.open(target.parent / "lake", create=True)
+    ds = lake.create("demo.one", {"id": [1], "word": ["x"]})
+    with pytest.raises(Invalid, match="a Penstock workspace"):
+        run(Path(ds.now().paths()[0]).parent, "upsert")
+    lake.close()
+
+
+def test_a_checksum_goes_with_its_file(target: Path) -> None:
+    for name in ("a", "b"):
+        (target / f".{name}.parquet.crc").write_bytes(b"old")
+    run(target, "upsert")
+    assert [p.name for p in target.glob(".*")] == [".b.parquet.crc"]

@@ -223,3 +223,28 @@ def test_a_merge_in_a_transaction_is_visible_with_the_rest_or_not_at_all(numbers
         tx.append(log, {"text": ["lost"]})
         numbers.append({"id": [8], "word": ["eight"]})
     assert (numbers.version, log.version) == (3, 2)
+
+
+def test_two_full_merges_that_empty_a_dataset_both_end(numbers: Dataset) -> None:
+    empty = pa.table({"id": pa.array([], pa.int64()), "word": pa.array([], pa.string())})
+    with before_commit(lambda: numbers.overwrite(empty)):
+        merged = numbers.merge({"id": [9], "word": ["nine"]}, "id", "full_merge")
+    assert merged.stats == {"inserted": 1, "updated": 0, "deleted": 0, "total": 1}
+
+
+@pytest.mark.parametrize("engine", ["pyarrow", "duckdb"])
+@pytest.mark.parametrize("strategy", ["upsert", "insert", "update", "full_merge", "deduplicate"])
+def test_a_key_column_may_be_required(lake: Lake, engine: str, strategy: str) -> None:
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("word", pa.string())])
+    ds = lake.create("demo.required", pa.table({"id": [1, 2], "word": ["one", "two"]}, schema=schema))
+    merged = ds.merge({"id": [2, 3], "word": ["zwei", "drei"]}, "id", strategy, engine=engine)
+    assert merged.stats["total"] == ds.num_rows == len(words(ds))
+    assert not ds.schema.field("id").nullable
+
+
+def test_a_request_is_known_again_however_it_is_worded(numbers: Dataset) -> None:
+    rows = {"id": [3, 4], "word": ["drei", "vier"]}
+    numbers.merge(rows, "id", idempotency_key="k", engine="pyarrow")
+    again = numbers.merge(rows, [" id"], idempotency_key="k", engine="duckdb", batch_rows=7)
+    assert again.receipt is not None
+    assert again.receipt.replayed

@@ -189,6 +189,7 @@ class Work:
     counts: Counts
     before: int
     after: int
+    deletes: bool = False  # do rows go that the source does not know?
 
     @property
     def empty(self) -> bool:
@@ -234,7 +235,8 @@ def decide(plan: Plan, files: Sequence[TargetFile], match: Match, *, before: int
     if write.rest is Rest.DELETE:
         drop = tuple(f for f in files if f.path not in match.found)
     rewrite: tuple[TargetFile, ...] = ()
-    if whole:
+    if whole and (before or inserted):
+        drop = (*drop, *(f for f in files if not f.rows and f not in set(drop)))
         rewrite = tuple(f for f in files if f not in set(drop))
     elif updated or deleted:
         rewrite = tuple(f for f in files if f.path in match.found)
@@ -245,6 +247,7 @@ def decide(plan: Plan, files: Sequence[TargetFile], match: Match, *, before: int
         counts=Counts(inserted, updated, deleted),
         before=before,
         after=before + inserted - deleted,
+        deletes=write.rest is Rest.DELETE,
     )
 
 
@@ -277,10 +280,11 @@ def plan(
             extra_columns=extra,
             columns=target.names,
         )
-    if nothing := [f.name for f in schema if pt.is_null(f.type)]:
+    if nothing := [f.name for f in schema if pt.is_null(f.type) and f.name in source.names]:
         raise Invalid(
             "type_not_kept",
-            f"column {nothing[0]!r} holds nothing but NULL, so its type is not known; cast it to the type it should have",
+            f"column {nothing[0]!r} of the source holds nothing but NULL, so its type is not known; cast it to the type "
+            "that it should have",
             column=nothing[0],
         )
     given = tuple(name for name in schema.names if name in source.names)
@@ -335,7 +339,8 @@ def validate_keys_and_schema(
             )
         for key in keys:
             kind = schema.field(key).type
-            if pt.is_nested(kind) or (pt.is_null(kind) and side == "target"):
+            odd = pt.is_nested(kind) or isinstance(kind, pa.BaseExtensionType)
+            if odd or (pt.is_null(kind) and side == "target"):
                 raise Invalid(
                     "bad_key_type",
                     f"key column {key!r} of the {side} is {kind}; a key is a number, text, bytes, a date or a time",
@@ -434,9 +439,14 @@ def _order_by(given: str | Sequence[str] | None, source: pa.Schema, write: Write
 
 
 def _decoded(schema: pa.Schema) -> pa.Schema:
-    return pa.schema(
-        [pa.field(f.name, f.type.value_type if pt.is_dictionary(f.type) else f.type, f.nullable) for f in schema]
-    )
+    """The schema with the types that are worked in: values for dictionaries, plain text and bytes for views."""
+    return pa.schema([pa.field(f.name, _worked_in(f.type), f.nullable) for f in schema])
+
+
+def _worked_in(kind: pa.DataType) -> pa.DataType:
+    if pt.is_dictionary(kind):
+        return _worked_in(kind.value_type)
+    return {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}.get(kind, kind)
 
 
 def _listed(names: Collection[str]) -> str:

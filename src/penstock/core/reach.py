@@ -102,7 +102,7 @@ def _numbers(values: pa.Array) -> Any:
 
 def _comparable(kind: pa.DataType) -> bool:
     tests = (
-        pt.is_boolean, pt.is_integer, pt.is_floating, pt.is_decimal, pt.is_date32,
+        pt.is_boolean, pt.is_integer, pt.is_float32, pt.is_float64, pt.is_decimal128, pt.is_decimal256, pt.is_date32,
         pt.is_string, pt.is_large_string, pt.is_binary, pt.is_large_binary,
     )  # fmt: skip
     return any(test(kind) for test in tests) or (pt.is_timestamp(kind) and kind.unit != "ns")

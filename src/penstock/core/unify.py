@@ -56,6 +56,10 @@ def _decimals(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     return pa.decimal256(digits, scale) if digits <= 76 and pt.is_decimal256(one) else None
 
 
+def _times(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    return max(one, other, key=lambda t: _UNITS.index(t.unit))
+
+
 def _timestamps(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     return max(one, other, key=lambda t: _UNITS.index(t.unit)) if one.tz == other.tz else None
 
@@ -92,6 +96,8 @@ _FAMILIES: list[
     (pt.is_floating, _floats),
     (pt.is_decimal, _decimals),
     (pt.is_timestamp, _timestamps),
+    (pt.is_time, _times),
+    (pt.is_date, _keep),
     (_either(pt.is_string, pt.is_large_string, pt.is_string_view), _keep),
     (_either(pt.is_binary, pt.is_large_binary, pt.is_binary_view), _keep),
     (_either(pt.is_list, pt.is_large_list, pt.is_list_view, pt.is_large_list_view, pt.is_fixed_size_list), _lists),

@@ -1,8 +1,9 @@
 """Merge into a plain directory of Parquet files: one meaning, whichever engine does it."""
 
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -128,6 +129,7 @@ def merge(
     keys = meaning.normalize_keys(key_columns)
     write = meaning.strategy_named(strategy)
     target = _local(target_path, filesystem)
+    directory.check(target)
     codec = _checked_codec(compression)
     heard = progress_callback or (lambda _stage, _done, _total: None)
     skips = write.new is New.SKIP and not target.exists()  # nothing to update: nothing is made, not even a folder
@@ -237,9 +239,11 @@ class _Layouts:
     def _of(self, file: PlainFile) -> Layout:
         layout = self._there.layout(file)
         options = {name: value for name, value in layout.options.items() if not (self._codec and name == "compression")}
+        new = [name for name in self.schema.names if name not in file.schema.names]
         if isinstance(columns := options.get("use_dictionary"), list):
-            new = [name for name in self.schema.names if name not in file.schema.names]
             options["use_dictionary"] = columns + new
+        if isinstance(codecs := options.get("compression"), dict):
+            options["compression"] = codecs | dict.fromkeys(new, layout.codec)
         schema = self.schema.with_metadata(file.schema.metadata)
         return replace(layout, schema=schema, codec=self._codec or layout.codec, options=options)
 
@@ -274,6 +278,7 @@ class _Staged:
     total: int
     done: int = 0
     file_bytes: int = _FILE_BYTES
+    turn: threading.Lock = field(default_factory=threading.Lock)
 
     def path(self) -> str:
         return self.hold.path()
@@ -282,8 +287,9 @@ class _Staged:
         return self.hold.folder()
 
     def beat(self, rows: int) -> None:
-        self.done = min(self.done + rows, self.total)
-        self.heard("write", self.done, self.total)
+        with self.turn:  # workers come at the same time
+            self.done = min(self.done + rows, self.total)
+            self.heard("write", self.done, self.total)
 
 
 def _check(work: Work, outputs: Sequence[Output]) -> None:
@@ -314,9 +320,16 @@ def _put(hold: swap.Swap, there: Directory, types: pa.Schema, work: Work, output
             folder = folders.get(tuple(parts.values())) if parts else ""
             folder = directory.folder(parts, types) if folder is None else folder
             final = f"{folder}/part-{uuid4().hex}.parquet".lstrip("/")
+        if there.files:
+            os.chmod(
+                output.path, os.stat(output.replaces.path if output.replaces else there.located(there.files[0])).st_mode
+            )
         moves.append((output.path, final))
     removes = [os.path.relpath(path, there.path) for path in sorted(touched - replaced)]
-    hold.commit(moves, removes, remove_directory=work.after == 0)
+    for name in [final for _, final in moves] + removes:  # Hadoop's checksum of a file that is no longer what it was
+        folder, _, base = name.rpartition("/")
+        removes += [f"{folder}/.{base}.crc".lstrip("/")] if (there.path / folder / f".{base}.crc").exists() else []
+    hold.commit(moves, removes, remove_directory=work.after == 0 and work.deletes)
 
 
 def _bound(value: Any) -> tuple[Any, Any]:
@@ -351,7 +364,9 @@ def _local(target: str | Path, filesystem: Any) -> Path:
         raise Unsupported(
             "not_a_local_file_system", f"{path} is no local directory; mount it, or use a Penstock dataset"
         )
-    return Path(path).expanduser().absolute()
+    return Path(
+        os.path.realpath(Path(path).expanduser())
+    )  # a link and what it leads to are one directory, with one lock
 
 
 def _is_local(filesystem: Any) -> bool:

@@ -6,6 +6,7 @@ The last try holds the dataset, so that steady small writes cannot keep overtaki
 """
 
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -27,7 +28,7 @@ from penstock.core.merge import BATCH_ROWS, Layout, Merged, Plan, Progress, Rest
 from penstock.core.names import CARRIED
 from penstock.core.reach import Bounds
 from penstock.core.schema import canonical, conform
-from penstock.errors import Conflict
+from penstock.errors import Conflict, Unsupported
 from penstock.service import engines
 from penstock.service.engines import Tools
 from penstock.service.source import Rows, checked
@@ -36,6 +37,7 @@ from penstock.service.write import Stage, writable
 from penstock.storage.spool import spool
 
 _TRIES = 4
+_WAIT = 120.0  # seconds, for a dataset that another merge holds
 _HOLD = timedelta(seconds=60)  # a hold that is not renewed ends by itself
 
 _ROW_ID = pa.field(CARRIED, pa.int64(), nullable=False)
@@ -52,6 +54,12 @@ class Asked:
     engine: str = "auto"
     batch_rows: int = BATCH_ROWS
     spark: Any = field(default=None, compare=False, repr=False)
+
+    @property
+    def meaning(self) -> tuple[Any, ...]:
+        """What tells this merge from another, however it is worded and whoever does it."""
+        order = [self.order_by] if isinstance(self.order_by, str) else self.order_by
+        return meaning.normalize_keys(self.keys), self.strategy, list(order or []), self.add_columns
 
     def __post_init__(self) -> None:
         engines.check_name(self.engine)
@@ -71,6 +79,12 @@ def merge(
 ) -> Merged:
     """Merge rows into the newest version, whoever else writes at the same time."""
     target = writable(ws, caller, dataset)
+    if key and rows.frame is not None:
+        raise Unsupported(
+            "key_with_frame",
+            "a Spark frame may give other rows each time, so it cannot be known again by an idempotency key; "
+            "leave the key out, or give the rows as Parquet",
+        )
     with Stage(ws, caller, key=key) as stage, Merging(ws, caller, stage, rows, asked, progress) as merging:
         if before := stage.replayed(merging.request(target)):
             return merging.told(before)
@@ -115,7 +129,7 @@ class Merging:
         self._engine = asked.engine
         self.merged = Merged({})  # what the last match came to
         self._source_rows = 0
-        self._matched: list[int] = []  # numbers of the files in which keys of the source were found
+        self._relied_on: list[int] = []  # numbers of the files that have a key of the source, or that go
 
     def __enter__(self) -> "Merging":
         return self
@@ -127,7 +141,7 @@ class Merging:
     def request(self, target: Snapshot) -> Change:
         """What is asked for, as a change that does nothing yet."""
         self._meet(target)
-        asked = f"{self._digest.hexdigest() if self._digest else ''} {self._asked}"
+        asked = f"{self._digest.hexdigest() if self._digest else ''} {self._asked.meaning}"
         return Change(target.dataset, target.version.number, "merge", target.schema, request=asked)
 
     def change(self, target: Snapshot) -> Change:
@@ -158,7 +172,7 @@ class Merging:
         if plan != self._planned(newest):
             return False
         with self._ws.db.read(self._caller) as tx:
-            if not history.still_live(tx, newest.dataset, self._matched):
+            if newest.version.number == base or not history.still_live(tx, newest.dataset, self._relied_on):
                 return False
             came = history.files_since(tx, newest, base)
         if came and (plan.write.rest is Rest.DELETE or any(_nulls(file, plan.keys) for file in came)):
@@ -247,8 +261,9 @@ class Merging:
         match = session.match(near)
         self._heard("match", len(near), len(near))
         self._source_rows = match.rows
-        self._matched = [files[path].number for path in match.found]
         work = meaning.decide(plan, near, match, before=target.version.rows)
+        touched = {*match.found, *(file.path for file in (*work.rewrite, *work.drop))}
+        self._relied_on = [files[path].number for path in touched]
         self.merged = Merged(
             work.stats(self._asked.strategy),
             tuple(files[file.path].path for file in work.rewrite),
@@ -303,8 +318,11 @@ def _held(ws: Workspace, caller: Caller, dataset: UUID, *, really: bool) -> Iter
         yield None
         return
     holder, over = uuid4(), threading.Event()
-    if not commits.hold(ws.db, caller, dataset, holder, _HOLD):
-        raise Conflict("dataset_held", "another merge holds the dataset; try again in a moment", dataset=str(dataset))
+    deadline = time.monotonic() + _WAIT
+    while not commits.hold(ws.db, caller, dataset, holder, _HOLD):
+        if time.monotonic() > deadline:
+            raise Conflict("dataset_held", "another merge holds the dataset; try again later", dataset=str(dataset))
+        time.sleep(0.05)
 
     def renew() -> None:
         while not over.wait(_HOLD.total_seconds() / 4):

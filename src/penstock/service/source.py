@@ -8,8 +8,6 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as pads
-import pyarrow.fs as fs
 import pyarrow.types as pt
 
 from penstock.core.schema import conform
@@ -74,10 +72,7 @@ def _folder(path: Path) -> Rows:
     def batches() -> Iterator[pa.RecordBatch]:
         for file in there.files:
             values = directory.part_values(file.parts, types)
-            one = pads.FileSystemDataset.from_paths(
-                [there.located(file)], schema=stored, format=pads.ParquetFileFormat(), filesystem=fs.LocalFileSystem()
-            )
-            for batch in one.to_batches():
+            for batch in incoming([Path(there.located(file))]):
                 for field in types:
                     told = pa.repeat(pa.scalar(values[field.name], field.type), batch.num_rows)
                     batch = batch.append_column(field, told)

@@ -62,12 +62,26 @@ class Directory:
 
 def read(path: Path, keys: Sequence[str]) -> Directory:
     """Look at every footer. A directory that is not there is one without files."""
-    if path.exists() and not path.is_dir():
-        raise Invalid("not_a_directory", f"{path} is a file; name the directory that holds the Parquet files")
     names = _names(path) if path.is_dir() else []
     partitions = _partitions(names)
     files = tuple(_file(path, name, keys, partitions) for name in names)
     return Directory(path, files, _schema(files), partitions)
+
+
+_OWNERS = {"_delta_log": "a Delta table", ".hoodie": "a Hudi table", "metadata/version-hint.text": "an Iceberg table"}
+
+
+def check(path: Path) -> None:
+    """Refuse what is no directory, and one whose files are only a part of something else, which a merge would break."""
+    if path.exists() and not path.is_dir():
+        raise Invalid("not_a_directory", f"{path} is a file; name the directory that holds the Parquet files")
+    whose = next((what for mark, what in _OWNERS.items() if (path / mark).exists()), None)
+    if any((home / "penstock.json").exists() and path.is_relative_to(home / "data") for home in path.parents):
+        whose = "a Penstock workspace"
+    if whose:
+        raise Invalid(
+            "not_a_plain_directory", f"{path} belongs to {whose}; merge through that, and not behind its back"
+        )
 
 
 def part_types(directory: Directory, source: pa.Schema) -> pa.Schema:
@@ -75,7 +89,8 @@ def part_types(directory: Directory, source: pa.Schema) -> pa.Schema:
     fields = []
     for name in directory.partitions:
         words = {file.parts[name] for file in directory.files}
-        kind = source.field(name).type if name in source.names else _guessed(words)
+        kind = source.field(name).type if name in source.names else pa.null()
+        kind = _guessed(words) if pt.is_null(kind) else kind
         kind = kind.value_type if pt.is_dictionary(kind) else kind
         try:
             pa.array(sorted(word for word in words if word is not None), pa.string()).cast(kind)
@@ -105,21 +120,29 @@ def folder(values: Mapping[str, Any], types: pa.Schema) -> str:
     return "".join(words)
 
 
+_LONGEST = 200  # of a value in the name of a folder
 _SAFE = " !&()+,-.@_~"
 
 
 def _word(value: Any, kind: pa.DataType) -> str:
-    if value == "":
-        raise Invalid("empty_partition", "an empty text cannot be the name of a folder; give the rows a value, or NULL")
-    text = pa.scalar(value, kind).cast(pa.string()).as_py() if not isinstance(value, bytes) else value.decode()
-    return quote(text, safe=_SAFE)
+    if isinstance(value, bytes):
+        raise Invalid("bad_partition", "bytes cannot be the name of a folder; cast the partition column to string")
+    text = quote(pa.scalar(value, kind).cast(pa.string()).as_py(), safe=_SAFE)
+    if text in ("", _NULL_PART) or len(text) > _LONGEST:
+        raise Invalid(
+            "bad_partition",
+            f"{text[:60]!r} cannot be the name of a partition's folder; give the rows 1 to {_LONGEST} characters, or NULL",
+        )
+    return text
 
 
 def _names(path: Path) -> list[str]:
     """Parquet files, in order of their names. What begins with a dot or an underscore is not ours."""
     found: list[str] = []
     for folder, folders, names in os.walk(path):
-        folders[:] = [name for name in folders if name[0] not in "._"]
+        folders[:] = [name for name in folders if name[0] != "." and (name[0] != "_" or "=" in name)]
+        if linked := [name for name in folders if os.path.islink(f"{folder}/{name}")]:
+            raise Invalid("linked_folder", f"{folder}/{linked[0]} is a link; name the directory that it leads to")
         below = os.path.relpath(folder, path)
         for name in names:
             if name[0] not in "._" and ENDINGS.get(ending(Path(name))) == "parquet":
@@ -203,11 +226,13 @@ def _key_stats(footer: pq.FileMetaData, schema: pa.Schema, keys: Sequence[str]) 
 
 
 def _ends(said: Any, kind: pa.DataType) -> tuple[Any, Any] | None:
-    if said is None or not said.has_min_max or (pt.is_timestamp(kind) and kind.unit == "ns"):
+    if said is None or not said.has_min_max or pt.is_float16(kind) or (pt.is_timestamp(kind) and kind.unit == "ns"):
         return None
     try:
         low, high = plain(said.min), plain(said.max)
     except (TypeError, ValueError, OverflowError, pa.ArrowException):
+        return None
+    if low != low or high != high:  # NaN bounds nothing; not every writer leaves it out
         return None
     if pt.is_string(kind) or pt.is_large_string(kind) or pt.is_dictionary(kind):
         return (low, high) if isinstance(low, str) and isinstance(high, str) else None
@@ -254,9 +279,10 @@ def _schema(files: Sequence[PlainFile]) -> pa.Schema | None:
                     f"{file.name} does not fit the files before it: {refusal.message.partition(':')[0]}",
                     **refusal.context,
                 ) from None
-    return whole
+    required = set.intersection(*({f.name for f in file.schema if not f.nullable} for file in files))
+    return pa.schema([f.with_nullable(f.name not in required) for f in whole], metadata=whole.metadata)
 
 
 def _guessed(words: set[str | None]) -> pa.DataType:
-    whole = all(word is None or word.removeprefix("-").isdecimal() for word in words)
+    whole = all(word is None or (word.removeprefix("-").isdecimal() and len(word) < 19) for word in words)
     return pa.int64() if whole else pa.string()

@@ -6,10 +6,12 @@ The journal is the point of no return: without one, staged files are removed; wi
 """
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -18,7 +20,7 @@ from typing import Any
 from uuid import uuid4
 
 from penstock import faults
-from penstock.errors import Invalid, Unavailable
+from penstock.errors import Conflict, Invalid, Unavailable
 
 _JOURNAL = "journal.json"
 _LOCK = "lock"
@@ -53,26 +55,34 @@ class Swap:
 
         With `remove_directory` the directory goes too, if nothing is left in it.
         """
-        for staged, _ in moves:
-            _sync(Path(staged))
-        for folder in {Path(staged).parent for staged, _ in moves}:
-            _sync(folder)
-        _sync(self._place)
-        _sync(self._place.parent)
+        with _told(self._target):
+            # Whatever could go wrong for good must do so now: once there is a journal, it has to be carried out.
+            for folder in {_below(self._target, name).parent for name in (*removes, *(final for _, final in moves))}:
+                folder.mkdir(parents=True, exist_ok=True)
+                if not os.access(folder, os.W_OK | os.X_OK):
+                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+            for staged, _ in moves:
+                _sync(Path(staged))
+            for folder in {Path(staged).parent for staged, _ in moves}:
+                _sync(folder)
+            _sync(self._place)
+            _sync(self._place.parent)
         faults.at("swap.staged")
         journal = {
             "format": _FORMAT,
+            "target": _identity(self._target),
             "moves": [[os.path.relpath(staged, self._place), final] for staged, final in moves],
             "removes": list(removes),
             "remove_directory": remove_directory,
         }
         draft = self._place / f"{_JOURNAL}.draft"
-        with draft.open("w", encoding="utf-8") as file:
-            json.dump(journal, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, self._place / _JOURNAL)
-        _sync(self._place)
+        with _told(self._target):
+            with draft.open("w", encoding="utf-8") as file:
+                json.dump(journal, file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(draft, self._place / _JOURNAL)
+            _sync(self._place)
         faults.at("swap.journaled")
         _carry_out(self._target, self._place)
 
@@ -114,6 +124,11 @@ def _places(target: Path) -> tuple[Path, Path]:
     return target.parent / f".{target.name}.penstock", target / ".penstock"
 
 
+def _other(target: Path, place: Path) -> Path:
+    beside, inside = _places(target)
+    return inside if place == beside else beside
+
+
 def _place(target: Path) -> Path:
     beside, inside = _places(target)
     if (inside / _JOURNAL).exists():
@@ -130,7 +145,7 @@ def _locked(target: Path, wait: float) -> Iterator[Path]:
     place = _place(target)
     deadline = time.monotonic() + wait
     try:
-        while (lock := _try_lock(place)) is None:
+        while (lock := _try_lock(place, _other(target, place))) is None:
             if time.monotonic() > deadline:
                 raise Unavailable(
                     "directory_busy",
@@ -149,16 +164,23 @@ def _locked(target: Path, wait: float) -> Iterator[Path]:
         os.close(lock)
 
 
-def _try_lock(place: Path) -> int | None:
-    """The lock as an open file, or None. It is released with the process, however that ends."""
-    place.mkdir(parents=True, exist_ok=True)
+def _try_lock(place: Path, other: Path) -> int | None:
+    """The lock as an open file, or None. It is released with the process, however that ends.
+
+    Somebody with other rights may work in the `other` place: whoever has one lock asks for the other, so one of two
+    always sees the other.
+    """
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.mkdir(mode=0o700, exist_ok=True)
+    _check_owner(place)
     try:
         lock = os.open(place / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except FileNotFoundError:  # the one before us has just cleared the place away
         return None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.stat(place / _LOCK).st_ino == os.fstat(lock).st_ino:  # else it was removed while we took it
+        gone = os.stat(place / _LOCK).st_ino != os.fstat(lock).st_ino  # it was removed while we took it
+        if not gone and not _is_used(other):
             return lock
     except (BlockingIOError, FileNotFoundError):
         pass
@@ -169,8 +191,47 @@ def _try_lock(place: Path) -> int | None:
     return None
 
 
+def _is_used(place: Path) -> bool:
+    if (place / _JOURNAL).exists():
+        return True
+    try:
+        lock = os.open(place / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
+def _check_owner(place: Path) -> None:
+    """A journal is carried out as it stands, so it must be from somebody who may change the directory."""
+    found = place.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid not in (os.geteuid(), place.parent.stat().st_uid):
+        raise Invalid("foreign_journal", f"{place} is somebody else's; have them finish their merge, or remove it")
+
+
+def _identity(target: Path) -> list[int] | None:
+    """What tells a directory from another that has taken its name."""
+    try:
+        found = target.stat()
+    except FileNotFoundError:
+        return None
+    return [found.st_dev, found.st_ino]
+
+
 def _recover(target: Path, place: Path) -> str | None:
     if (place / _JOURNAL).exists():
+        journal = _journal(place)
+        if not journal["remove_directory"] and journal["target"] not in (None, _identity(target)):
+            raise Conflict(
+                "directory_replaced",
+                f"a merge into {target} was interrupted, and another directory has taken its place since; "
+                f"if that merge is not wanted any more, remove {place}",
+            )
         _carry_out(target, place)
         _clear(place)
         return "finished"
@@ -180,6 +241,14 @@ def _recover(target: Path, place: Path) -> str | None:
 def _carry_out(target: Path, place: Path) -> None:
     """Do what the journal says. All of it may have been done before."""
     journal = _journal(place)
+    with _told(target, journal=place / _JOURNAL):
+        _apply(target, place, journal)
+    faults.at("swap.done")
+    (place / _JOURNAL).unlink()
+    _sync(place)
+
+
+def _apply(target: Path, place: Path, journal: dict[str, Any]) -> None:
     folders = set()
     for staged, final in journal["moves"]:
         source, goal = _below(place, staged), _below(target, final)
@@ -201,15 +270,12 @@ def _carry_out(target: Path, place: Path) -> None:
         faults.at("swap.removed")
     for folder in emptied:
         _remove_empty(folder, target, also_target=journal["remove_directory"])
-    faults.at("swap.done")
-    (place / _JOURNAL).unlink()
-    _sync(place)
 
 
 def _journal(place: Path) -> dict[str, Any]:
     path = place / _JOURNAL
     try:
-        journal: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        journal: dict[str, Any] = {"target": None, **json.loads(path.read_text("utf-8"))}
         if journal["format"] != _FORMAT:
             raise ValueError(f"format {journal['format']}")
     except (ValueError, KeyError, TypeError) as cause:
@@ -257,6 +323,22 @@ def _below(root: Path, name: str) -> Path:
     if parts.is_absolute() or ".." in parts.parts:
         raise Invalid("broken_journal", f"the journal of {root} names a file outside of it")
     return root / name
+
+
+@contextlib.contextmanager
+def _told(target: Path, journal: Path | None = None) -> Iterator[None]:
+    """What the file system says, with what it means for the merge."""
+    try:
+        yield
+    except OSError as cause:
+        said = f"{cause.strerror or cause}{f' ({cause.filename})' if cause.filename else ''}"
+        if journal is None:
+            raise Unavailable("cannot_write_directory", f"nothing was changed: {target}: {said}") from cause
+        raise Unavailable(
+            "merge_interrupted",
+            f"the merge is written down in {journal} but could not be finished: {said}; when that is repaired, the next "
+            f"merge, or `penstock merge --recover {target}`, finishes it",
+        ) from cause
 
 
 def _sync(path: Path) -> None:

@@ -4,7 +4,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, TypeVar
@@ -87,7 +87,7 @@ class ArrowSession:
     def write(self, work: Work, sink: Sink) -> list[Output]:
         outputs: list[Output] = []
         elsewhere: dict[tuple[Any, ...], list[pa.Table]] = {}  # partition → rows for new files
-        few = [file for file in work.rewrite if self._leaves_few(file)]
+        few = [f for f in work.rewrite if self._leaves_few(f) and f.layout.codec == sink.layout.codec]
         many = [file for file in work.rewrite if file not in set(few)]
         for output, moved in self._all(lambda file: self._rewrite(file, sink), many):
             outputs += [output] if output else []
@@ -147,7 +147,7 @@ class ArrowSession:
         # A lookup builds its table of the source's keys each time, so it is asked about many rows at once.
         rows = max(self._plan.batch_rows, len(keys[0]))
         held = [name for name in self._plan.keys if name not in file.parts]
-        schema = pa.schema([self._plan.schema.field(name) for name in held])
+        schema = pa.schema([self._plan.schema.field(name).with_nullable(True) for name in held])
         for start, batches in self._stretches(file, held, self._range(keys, file)):
             for block in groups(batches, schema, rows):
                 positions, places = lookup.meet(self._key_columns(block, file))
@@ -164,7 +164,10 @@ class ArrowSession:
             fragment = self._fragment(file)
             sizes = [group.num_rows for group in fragment.row_groups]
             starts = np.concatenate(([0], np.cumsum(sizes)))
-            wanted = fragment if where is None else fragment.subset(where, schema=self._read_schema(file))
+            wanted = fragment
+            if where is not None:
+                with suppress(pa.ArrowNotImplementedError):  # of some types Arrow compares no statistics
+                    wanted = fragment.subset(where, schema=self._read_schema(file))
             numbers = [group.id for group in wanted.row_groups]
         for _, run in groupby(enumerate(numbers), lambda each: each[1] - each[0]):
             stretch = [number for _, number in run]

@@ -85,7 +85,10 @@ def _start(master: str, conf: Mapping[str, str]) -> None:
         if SparkContext._active_spark_context is not None:
             SparkContext._active_spark_context.stop()  # it gave up on the master; the next call may try again
         raise Unavailable(
-            "no_spark", f"no session of Spark could be started with master {master!r}: {told(cause)}", master=master
+            "no_spark",
+            f"Spark could not be started with master {master!r}: {told(cause)}; is the master running, and can it be "
+            "reached from here?",
+            master=master,
         ) from None
 
 
