@@ -74,7 +74,7 @@ def test_an_unknown_option_is_wrong_usage(shell: Shell, path: tuple[str, ...]) -
 ARGUMENTS = {
     "create": ["a.b", "-c", "x:int64"], "import": ["a.b", "x.csv"], "show": ["a.b"], "history": ["a.b"],
     "read": ["a.b"], "export": ["a.b", "x.csv"], "alter": ["a.b", "--add", "x:int64"], "compact": ["a.b"],
-    "drop": ["a.b", "--yes"],
+    "drop": ["a.b", "--yes"], "merge": ["x.csv", "a.b", "--key", "x"],
 }  # fmt: skip
 
 
