@@ -195,6 +195,12 @@ class Work:
     def empty(self) -> bool:
         return not (self.rewrite or self.drop or self.insert)
 
+    def assert_written(self, rows: int) -> None:
+        """What an engine wrote, in rows, must be what was counted: before anything is put in place."""
+        change = rows - sum(file.rows for file in (*self.rewrite, *self.drop))
+        if change != self.counts.inserted - self.counts.deleted:
+            raise AssertionError(f"an engine counted {self.counts}, and wrote {change:+} rows")
+
     def stats(self, strategy: str) -> dict[str, int]:
         return compute_merge_stats(
             strategy=strategy,

@@ -292,16 +292,9 @@ class _Staged:
             self.heard("write", self.done, self.total)
 
 
-def _check(work: Work, outputs: Sequence[Output]) -> None:
-    """What an engine wrote must be what was counted."""
-    change = sum(output.rows for output in outputs) - sum(file.rows for file in (*work.rewrite, *work.drop))
-    if change != work.counts.inserted - work.counts.deleted:
-        raise AssertionError(f"an engine counted {work.counts}, and wrote {change:+} rows")
-
-
 def _put(hold: swap.Swap, there: Directory, types: pa.Schema, work: Work, outputs: Sequence[Output]) -> None:
     """Put new files in place of old ones, unless somebody else has changed those."""
-    _check(work, outputs)
+    work.assert_written(sum(output.rows for output in outputs))
     touched = {file.path for file in (*work.rewrite, *work.drop)}
     for file in there.files:
         if there.located(file) in touched and not there.unchanged(file):

@@ -154,7 +154,9 @@ class Merging:
             outputs = session.write(work, sink)
             added = self._stage.adopt(target.location, [(output.path, plan.schema) for output in outputs])
         removed = tuple(files[file.path] for file in (*work.rewrite, *work.drop))
-        _check(work, added, removed, row_ids=plan.row_ids)
+        work.assert_written(sum(file.rows for file in added))
+        fresh = sum(file.rows for file in added if file.row_ids is None)
+        assert not plan.row_ids or fresh == work.counts.inserted, "a row that was there has lost its id"
         return replace(
             self.request(target),
             schema=plan.schema,
@@ -351,11 +353,3 @@ def _bounds(file: DataFile, keys: Sequence[str]) -> Bounds:
 def _nulls(file: DataFile, keys: Sequence[str]) -> bool:
     """May a key of the file be NULL? A file without the column has nothing else."""
     return any(key not in file.stats or file.stats[key].nulls for key in keys)
-
-
-def _check(work: Work, added: Sequence[NewFile], removed: Sequence[DataFile], *, row_ids: bool) -> None:
-    """What an engine wrote must be what was counted."""
-    change = sum(file.rows for file in added) - sum(file.rows for file in removed)
-    fresh = sum(file.rows for file in added if file.row_ids is None)
-    if change != work.counts.inserted - work.counts.deleted or (row_ids and fresh != work.counts.inserted):
-        raise AssertionError(f"an engine counted {work.counts}, and wrote {change:+} rows, {fresh} of them new")
