@@ -112,10 +112,10 @@ class ArrowSession:
 
     def _all(self, do: Callable[[TargetFile], _T], files: Sequence[TargetFile]) -> Iterator[_T]:
         """As many files at a time as there are workers, answered in order. An error, or Ctrl-C, stops the others."""
+        self._stop.clear()
         if len(files) < 2 or self._workers < 2:
             yield from map(do, files)
             return
-        self._stop.clear()
         with ThreadPoolExecutor(self._workers) as pool:
             try:
                 yield from pool.map(do, files)
