@@ -85,6 +85,10 @@ def _at(values: pa.Array, at: int) -> Plain:
 
 
 def _sorted(column: pa.ChunkedArray) -> pa.Array:
+    """The different values, in order."""
+    if pt.is_int64(column.type):
+        numbers = np.sort(column.to_numpy())
+        return pa.array(numbers[np.append(True, numbers[1:] != numbers[:-1])] if len(numbers) else numbers)
     whole = pc.unique(column)
     return whole.take(pc.array_sort_indices(whole))
 

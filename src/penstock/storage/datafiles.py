@@ -14,7 +14,7 @@ import pyarrow.types as pt
 
 from penstock import faults
 from penstock.core.change import NewFile
-from penstock.core.groups import GROUP_BYTES, groups
+from penstock.core.groups import GROUP_BYTES, groups, repeating
 from penstock.core.names import CARRIED
 from penstock.core.stats import Plain, Stats, has_stats, united
 from penstock.errors import PenstockError
@@ -62,7 +62,7 @@ def write(
     file: _OpenFile | None = None
     try:
         for group in groups(batches, schema, shape.group_rows, shape.group_bytes):
-            file = file or _OpenFile(store, f"{folder}/{name(lease)}", schema)
+            file = file or _OpenFile(store, f"{folder}/{name(lease)}", schema, repeating(group))
             file.write(group)
             wrote(group.num_rows)
             if file.size >= shape.file_bytes:
@@ -102,13 +102,19 @@ def discard(store: Store, files: Iterable[NewFile]) -> None:
 
 
 class _OpenFile:
-    def __init__(self, store: Store, path: str, schema: pa.Schema) -> None:
+    def __init__(self, store: Store, path: str, schema: pa.Schema, encoded: list[str]) -> None:
         self.path, self.schema = path, schema
         self._sink: Sink = store.create(path)
         self._footer: list[pq.FileMetaData] = []
         try:
             faults.at("stage.opened")
-            self._writer = pq.ParquetWriter(self._sink, schema, compression="zstd", metadata_collector=self._footer)
+            self._writer = pq.ParquetWriter(
+                self._sink,
+                schema,
+                compression="zstd",
+                use_dictionary=encoded or False,
+                metadata_collector=self._footer,
+            )
         except BaseException:
             self._sink.discard()
             raise

@@ -15,7 +15,7 @@ _ROOM = 2**62  # numbers of composite keys stay below
 
 def comparable(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """A key column in a form in which equal keys are equal values: one NaN, one zero, types that can be looked up."""
-    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    whole = column if isinstance(column, pa.Array) else _whole(column)
     kind = whole.type
     if pt.is_dictionary(kind):
         return comparable(whole.dictionary_decode())
@@ -27,6 +27,10 @@ def comparable(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     if pt.is_decimal(kind) and kind.bit_width < 128:
         return whole.cast(pa.decimal128(kind.precision, kind.scale))
     return whole
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +101,14 @@ def _is_sorted(rows: Any) -> bool:
     return rows is not None and len(rows) > 0 and bool((rows[1:] >= rows[:-1]).all())
 
 
+def _repeats(ordered: Any) -> bool:
+    return bool((ordered[1:] == ordered[:-1]).any())
+
+
 def first_repeat(numbers: pa.Array) -> tuple[int, int] | None:
     """How many keys stood before, and the place of the first that did; None if all differ."""
+    if (counts := _counts(numbers)) is not None and not _repeats(np.sort(counts)):
+        return None
     codes = numbers.dictionary_encode().indices.to_numpy()
     if not len(codes) or codes.max() + 1 == len(codes):
         return None

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from penstock.core import merge
-from penstock.core.groups import groups
+from penstock.core.groups import groups, repeating
 from penstock.core.merge import Layout, Match, Matched, Output, Plan, Rest, Sink, TargetFile, Work
 from penstock.core.names import CARRIED
 from penstock.core.reach import Reach
@@ -77,12 +77,13 @@ class ArrowSession:
         return {name: count for name, count in counts.items() if count}
 
     def match(self, files: Sequence[TargetFile]) -> Match:
-        self._met = {file.path: met for file, met in zip(files, self._all(self._meet, files), strict=True) if len(met)}
+        found = self._all(self._meet, files, each=2)  # keys are small, and one reads while the other looks them up
+        self._met = {file.path: met for file, met in zip(files, found, strict=True) if len(met)}
         self._hit[:] = False
         for met in self._met.values():
             self._hit[met.places] = True
-        found = {path: len(met) for path, met in self._met.items()}
-        return Match(found, int(len(self._hit) - self._hit.sum()), len(self._hit))
+        counts = {path: len(met) for path, met in self._met.items()}
+        return Match(counts, int(len(self._hit) - self._hit.sum()), len(self._hit))
 
     def write(self, work: Work, sink: Sink) -> list[Output]:
         outputs: list[Output] = []
@@ -110,13 +111,13 @@ class ArrowSession:
     def close(self) -> None:
         self._met.clear()
 
-    def _all(self, do: Callable[[TargetFile], _T], files: Sequence[TargetFile]) -> Iterator[_T]:
-        """As many files at a time as there are workers, answered in order. An error, or Ctrl-C, stops the others."""
+    def _all(self, do: Callable[[TargetFile], _T], files: Sequence[TargetFile], each: int = 1) -> Iterator[_T]:
+        """So many files at a time for each worker, answered in order. An error, or Ctrl-C, stops the others."""
         self._stop.clear()
         if len(files) < 2 or self._workers < 2:
             yield from map(do, files)
             return
-        with ThreadPoolExecutor(self._workers) as pool:
+        with ThreadPoolExecutor(self._workers * each) as pool:
             try:
                 yield from pool.map(do, files)
             except BaseException:
@@ -162,16 +163,16 @@ class ArrowSession:
         """The rows of the row groups that may hold what is asked for, each stretch with the position of its first."""
         with _translated(file.path):
             fragment = self._fragment(file)
-            sizes = [group.num_rows for group in fragment.row_groups]
-            starts = np.concatenate(([0], np.cumsum(sizes)))
-            wanted = fragment
+            footer = fragment.metadata
+            starts = [0, *accumulate(footer.row_group(i).num_rows for i in range(footer.num_row_groups))]
+            numbers = list(range(footer.num_row_groups))
             if where is not None:
                 with suppress(pa.ArrowNotImplementedError):  # of some types Arrow compares no statistics
                     wanted = fragment.subset(where, schema=self._read_schema(file))
-            numbers = [group.id for group in wanted.row_groups]
+                    numbers = [group.id for group in wanted.row_groups]
         for _, run in groupby(enumerate(numbers), lambda each: each[1] - each[0]):
             stretch = [number for _, number in run]
-            yield int(starts[stretch[0]]), self._batches(file, fragment.subset(row_group_ids=stretch), columns)
+            yield starts[stretch[0]], self._batches(file, fragment.subset(row_group_ids=stretch), columns)
 
     def _near(self, file: TargetFile) -> pa.Array | None:
         """Those of the source's rows that lie within the file's range on one key column; None: all of them."""
@@ -385,10 +386,13 @@ class _Met:
 class _Writer:
     """A Parquet file laid out as asked; gone again if it is not finished."""
 
-    def __init__(self, path: str, layout: Layout) -> None:
+    def __init__(self, path: str, layout: Layout, first: pa.Table) -> None:
         self._path = path
+        options = {"compression": layout.codec, **layout.options}
+        before = options.get("use_dictionary", True)
+        encoded = [path for path in repeating(first) if before is True or path in (before or ())]
         with _translated(path):
-            self._writer = pq.ParquetWriter(path, layout.schema, **{"compression": layout.codec, **layout.options})
+            self._writer = pq.ParquetWriter(path, layout.schema, **options | {"use_dictionary": encoded or False})
 
     def write(self, group: pa.Table) -> None:
         with _translated(self._path):
@@ -427,7 +431,7 @@ def _files(
     piece = next(pieces, None)
     while piece is not None:
         path, rows, size = sink.path(), 0, 0
-        with _Writer(path, layout) as writer:
+        with _Writer(path, layout, piece) as writer:
             while piece is not None and (one or size < sink.file_bytes):
                 writer.write(piece)
                 rows += piece.num_rows

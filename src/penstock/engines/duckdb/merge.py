@@ -1,8 +1,8 @@
 """Merge with DuckDB: it finds the matches and writes the files; the source stays where it is, in Arrow.
 
-Keys are matched once, and what is kept of it is the table `met`: which row of which file has the key of the row at
-which place of the source. A file is then rewritten by joining it with its own part of that table, on the number of the
-row, so what a rewrite costs does not depend on how large the source is.
+Keys are matched once, and what is kept of it is which row of which file has the key of the row at which place of the
+source. A file is then rewritten beside a table that has what the source brings to each of its rows, so what a rewrite
+costs does not depend on how large the source is, and rows stay in their order.
 """
 
 import os
@@ -11,8 +11,10 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
@@ -31,11 +33,6 @@ _SHARE = "50%"  # of the machine's memory
 # of a join is read in order.
 _OPTIMIZERS_OFF = ("statistics_propagation", "join_order", "build_side_probe_side")
 _PULSE = 1.0  # seconds between signs of life
-_NEW = "SELECT place FROM keys ANTI JOIN met USING (place)"
-
-_T = TypeVar("_T")
-_S = TypeVar("_S")
-
 
 class DuckDB:
     name = "duckdb"
@@ -59,9 +56,16 @@ class DuckDB:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rewrite:
-    file: TargetFile
-    path: str  # of the successor
+class _Written:
+    outputs: list[Output]
+    leaving: pa.Table | None = None  # rows that belong into another folder now
+
+    @property
+    def rows(self) -> int:
+        return sum(output.rows for output in self.outputs)
+
+
+_Job: TypeAlias = Callable[[Connection], _Written]
 
 
 class DuckDBSession:
@@ -73,13 +77,11 @@ class DuckDBSession:
         if any(pt.is_floating(plan.schema.field(name).type) for name in plan.keys):
             off.append("join_filter_pushdown")  # it trusts in statistics, which say nothing of NaN
         run(db, "SET disabled_optimizers = $names", names=",".join(off))
-        self._use(threads)
-        self._room = one(db, "SELECT parse_formatted_bytes(current_setting('memory_limit'))") // (4 * threads)
+        run(db, "SET threads = $threads", threads=threads)
         self._brought = brought(plan)
-        self._take_keys()
         self.reach = Reach.of(source.select(list(plan.keys)))
-        self._numbers: dict[str, int] = {}  # path of a file → its number in `met`
-        run(db, "CREATE TABLE met (file BIGINT, row BIGINT, place BIGINT)")
+        self._take_keys()
+        self._met: dict[str, _Met] = {}
 
     def nulls(self, files: Sequence[TargetFile]) -> Mapping[str, int]:
         held = _held(self._db, files)
@@ -95,36 +97,33 @@ class DuckDBSession:
         return {name: count for name, count in counts.items() if count}
 
     def match(self, files: Sequence[TargetFile]) -> Match:
-        self._use(self._threads)
-        self._numbers = {file.path: number for number, file in enumerate(files)}
-        run(self._db, "DELETE FROM met")
         stored = set(self._plan.keys) - set(self._plan.partitions)
-        if files and stored <= set(_held(self._db, files)):
-            self._meet(files)
-        counts = dict(run(self._db, "SELECT file, count(*) FROM met GROUP BY file"))
-        return Match(
-            found={path: counts[number] for path, number in self._numbers.items() if number in counts},
-            new=one(self._db, f"SELECT count(*) FROM ({_NEW})"),
-            rows=one(self._db, "SELECT count(*) FROM keys"),
-        )
+        self._met = self._meet(files) if files and stored <= _held(self._db, files) else {}
+        for met in self._met.values():
+            self._new[met.places] = False
+        counts = {path: len(met.places) for path, met in self._met.items()}
+        return Match(counts, int(self._new.sum()), one(self._db, "SELECT count(*) FROM keys"))
 
     def write(self, work: Work, sink: Sink) -> list[Output]:
+        new = self._new if work.insert else np.zeros_like(self._new)
+        few = [file for file in work.rewrite if self._leaves_few(file) and file.layout.codec == sink.layout.codec]
+        for file in few:
+            new[self._met[file.path].places] = True
+        jobs: list[_Job] = [partial(self._rewrite, file, sink) for file in work.rewrite if file not in few]
+        rows, places = self._source, np.flatnonzero(new)
+        if not self._plan.partitions:
+            jobs.append(partial(self._fresh, rows, places, {}, sink))
         outputs: list[Output] = []
-        rows, moved = self._source, []
-        rewrites = [_Rewrite(file, sink.path()) for file in work.rewrite]
-        with closing(self._all(self._rewrite, rewrites, sink)) as written:
-            for each, (count, leaving) in zip(rewrites, written, strict=True):
-                if count:
-                    outputs.append(Output(each.path, count, replaces=each.file, parts=each.file.parts))
-                moved += [leaving] if leaving else []
-                sink.beat(count)
-        self._use(self._threads)
-        places = table(self._db, f"{_NEW} ORDER BY place")["place"] if work.insert else pa.chunked_array([], pa.int64())
-        if moved:
+        moved: list[pa.Table] = []
+        with closing(self._all(jobs, sink)) as done:
+            for written in done:
+                outputs += written.outputs
+                moved += [written.leaving] if written.leaving else []
+        if self._plan.partitions:
             rows = pa.concat_tables([rows, *moved], promote_options="default")
-            places = pa.chunked_array([*places.chunks, pa.arange(self._source.num_rows, rows.num_rows)])
-        for parts, some in self._parted(rows, places):
-            outputs += self._fresh(rows, some, parts, sink)
+            places = np.concatenate([places, np.arange(self._source.num_rows, rows.num_rows)])
+            for parts, some in self._parted(rows, places):
+                outputs += self._fresh(rows, some, parts, sink, self._db).outputs
         return outputs
 
     def close(self) -> None:
@@ -150,16 +149,20 @@ class DuckDBSession:
             f"{only if plan.write.deduplicates else ''}",
         )
         self._db.unregister("source")
+        self._new = np.ones(self._source.num_rows, dtype=bool)  # which of the source's rows count, and met nothing
         if plan.write.deduplicates:
+            self._new[:] = False
+            self._new[table(self._db, "SELECT place FROM keys")["place"].to_numpy()] = True
             return
+        values = self.reach.numbers.get(plan.keys[0]) if len(plan.keys) == 1 else None
         distinct = f"SELECT count(*) FROM (SELECT DISTINCT {key} FROM keys)"
-        if repeated := self._source.num_rows - one(self._db, distinct):
+        if repeated := self._source.num_rows - (one(self._db, distinct) if values is None else len(values)):
             nth = f"SELECT place, row_number() OVER (PARTITION BY {key} ORDER BY place) AS nth FROM keys"
             first = one(self._db, f"SELECT min(place) FROM ({nth}) WHERE nth = 2")
             raise merge.duplicate_keys(plan.keys, repeated, [self._source[name][first].as_py() for name in plan.keys])
 
-    def _meet(self, files: Sequence[TargetFile]) -> None:
-        """Fill the table `met`."""
+    def _meet(self, files: Sequence[TargetFile]) -> "dict[str, _Met]":
+        """Which rows have a key of the source, by file."""
         plan = self._plan
         told = [name for name in plan.keys if name in plan.partitions]
         same = []
@@ -169,54 +172,65 @@ class DuckDBSession:
         if told:
             columns = {f"p{plan.keys.index(name)}": self._values(name, files) for name in told}
             self._db.register("parts", pa.table({"file": pa.arange(0, len(files)), **columns}))
-        run(
+        met = table(
             self._db,
-            f"INSERT INTO met SELECT t.file_index, t.file_row_number, k.place FROM {FILES} t "
-            f"{'JOIN parts p ON t.file_index = p.file' if told else ''} "
-            f"JOIN keys k ON {' AND '.join(same)} ORDER BY 1, 2",
+            f"SELECT t.file_index AS file, t.file_row_number AS row, k.place FROM {FILES} t "
+            f"{'JOIN parts p ON t.file_index = p.file' if told else ''} JOIN keys k ON {' AND '.join(same)}",
             files=_paths(files),
         )
+        file, row, place = (met[name].to_numpy() for name in ("file", "row", "place"))
+        order = np.lexsort((place, file))
+        ends = np.searchsorted(file[order], np.arange(len(files) + 1))
+        parts = ((each.path, order[ends[n] : ends[n + 1]]) for n, each in enumerate(files))
+        return {path: _Met(row[some], place[some]) for path, some in parts if len(some)}
 
     def _values(self, name: str, files: Iterable[TargetFile]) -> pa.Array:
         return pa.array([file.parts[name] for file in files], self._plan.schema.field(name).type)
 
     # Rewriting
 
-    def _rewrite(self, each: _Rewrite, db: Connection) -> tuple[int, pa.Table | None]:
-        """Write a file's successor. Says how many rows it has, and which rows belong into another folder now."""
-        plan, file = self._plan, each.file
+    def _leaves_few(self, file: TargetFile) -> bool:
+        """Are most of its rows deleted, and the others the source's own? Those need no file for themselves."""
+        plan = self._plan
+        return not (plan.keeps_columns or plan.row_ids or plan.partitions) and (
+            file.path in self._met and 2 * len(self._met[file.path].places) <= file.rows
+        )
+
+    def _rewrite(self, file: TargetFile, sink: Sink, db: Connection) -> _Written:
+        """Write a file's successor."""
+        plan = self._plan
         deletes = plan.write.rest is Rest.DELETE
-        met = self._met(file, db) if deletes or plan.write.matched is Matched.UPDATE else None
+        met = self._met.get(file.path) if deletes or plan.write.matched is Matched.UPDATE else None
         if met is None and deletes:
-            return 0, None
+            return _Written([])
         after = Successor(plan, file, met is not None, self._brought, _held(db, [file]))
         values = {"files": _paths([file])} if after.reads_target else {}
-        count, leaving, large = file.rows, 0, False
-        if met is not None:
-            db.register("m", met)
-            leaving = pc.sum(met["moves"]).as_py()
-            count = (met.num_rows if deletes else file.rows) - leaving
-            large = met.nbytes > self._room  # a join that does not fit into memory loses the order
+        brought = None if met is None else self._brings(met, file)
+        leaving = 0 if brought is None else brought.leaving
+        count = (len(met.places) if met is not None and deletes else file.rows) - leaving
+        written = _Written([])
         if count:
-            rows = after.rows(file.layout.schema, staying=leaving > 0, sort=large)
-            count = copy(db, rows, each.path, file.layout, **values)
-        return count, self._leaving(after, db, values) if leaving else None
+            path = sink.path()
+            _register(db, brought, after, plan.batch_rows)
+            count = copy(db, after.rows(file.layout.schema, staying=leaving > 0), path, file.layout, **values)
+            written.outputs.append(Output(path, count, replaces=file, parts=file.parts))
+        if leaving:
+            _register(db, brought, after, plan.batch_rows)
+            written = replace(written, leaving=self._leaving(after, db, values))
+        sink.beat(count)
+        return written
 
-    def _met(self, file: TargetFile, db: Connection) -> pa.Table | None:
-        """The file's matched rows: their numbers, whether they leave the file's folder, and what the source brings."""
-        number = self._numbers.get(file.path)
-        met = table(db, "SELECT row, place FROM met WHERE file = $number ORDER BY place", number=number)
-        if not met.num_rows:
-            return None
-        rows = taken(self._source.select(self._brought), met["place"])
-        moves = pa.repeat(pa.scalar(False), met.num_rows)
+    def _brings(self, met: "_Met", file: TargetFile) -> "_Brought":
+        """What the source brings to the file's matched rows."""
+        rows = taken(self._source.select(self._brought), met.places)
+        moves = pa.repeat(pa.scalar(False), len(met.places))
         for name in self._plan.partitions:
             if name in self._brought:
                 here = pa.scalar(file.parts[name], self._plan.schema.field(name).type)
                 stays = pc.fill_null(pc.equal(rows[name], here), False) if here.is_valid else rows[name].is_null()
                 moves = pc.or_(moves, pc.invert(stays))
         columns = {f"c{i}": rows[name] for i, name in enumerate(self._brought)}
-        return pa.table({"row": met["row"], "moves": moves, **columns})
+        return _Brought(met.rows, pa.table({"moves": moves, **columns}).combine_chunks())
 
     def _leaving(self, after: Successor, db: Connection, values: Mapping[str, Any]) -> pa.Table:
         """Whole rows that leave their file's folder, in the plan's types."""
@@ -230,13 +244,11 @@ class DuckDBSession:
 
     # New files
 
-    def _parted(self, rows: pa.Table, places: pa.ChunkedArray) -> Iterator[tuple[dict[str, Any], pa.ChunkedArray]]:
+    def _parted(self, rows: pa.Table, places: Any) -> Iterator[tuple[dict[str, Any], Any]]:
         """The places of rows for new files, by folder."""
         names = [name for name in self._plan.partitions if name in rows.column_names]
-        if not len(places):
-            return
         nowhere = dict.fromkeys(self._plan.partitions)
-        if not names:
+        if not len(places) or not names:
             yield nowhere, places
             return
         here = taken(rows.select(names), places)
@@ -248,36 +260,37 @@ class DuckDBSession:
         )
         start = 0
         for folder in pc.value_counts(by_folder["folder"]):
-            some = by_folder["place"].slice(start, folder["counts"].as_py())
+            some = by_folder["place"].slice(start, folder["counts"].as_py()).to_numpy()
             start += len(some)
-            yield nowhere | {name: rows[name][some[0].as_py()].as_py() for name in names}, some
+            yield nowhere | {name: rows[name][int(some[0])].as_py() for name in names}, some
 
-    def _fresh(self, rows: pa.Table, places: pa.ChunkedArray, parts: Mapping[str, Any], sink: Sink) -> Iterator[Output]:
+    def _fresh(self, rows: pa.Table, places: Any, parts: Mapping[str, Any], sink: Sink, db: Connection) -> _Written:
         """New files of about the size that is asked for: the first tells how many bytes a row takes."""
         columns = ", ".join(
             f"CAST({quoted(f.name) if f.name in rows.column_names else 'NULL'} AS {sql_type(f.type)}) AS {quoted(f.name)}"
             for f in sink.layout.schema
         )
         everything = len(places) == rows.num_rows
-        width, start = max(rows.nbytes / rows.num_rows, 1), 0
+        width, start = max(rows.nbytes / max(rows.num_rows, 1), 1), 0
         layout = replace(sink.layout, group_rows=max(1, min(sink.layout.group_rows, int(GROUP_BYTES / width))))
+        written = _Written([])
         while start < len(places):
-            some = places.slice(start, max(1, int(sink.file_bytes / width)))
+            some = places[start : start + max(1, int(sink.file_bytes / width))]
             path = sink.path()
-            self._db.register("fresh", rows.slice(start, len(some)) if everything else taken(rows, some))
-            copy(self._db, f"SELECT {columns} FROM fresh", path, layout)
-            yield Output(path, len(some), parts=parts)
+            db.register("fresh", rows.slice(start, len(some)) if everything else taken(rows, some))
+            copy(db, f"SELECT {columns} FROM fresh", path, layout)
+            written.outputs.append(Output(path, len(some), parts=parts))
             sink.beat(len(some))
             width, start = os.path.getsize(path) / len(some), start + len(some)
+        return written
 
     # The machine
 
-    def _all(self, do: Callable[[_S, Connection], _T], things: Sequence[_S], sink: Sink) -> Generator[_T, None, None]:
-        """As many things at a time as there are threads, answered in order. An error, or Ctrl-C, stops the others."""
-        workers = min(self._threads, len(things))
+    def _all(self, jobs: Sequence[_Job], sink: Sink) -> Generator[_Written, None, None]:
+        """As many jobs at a time as there are threads, answered in order. An error, or Ctrl-C, stops the others."""
+        workers = min(self._threads, len(jobs))
         if not workers:
             return
-        self._use(self._threads - workers + 1)
         mine = threading.local()
         open_ones: list[Connection] = []
 
@@ -286,7 +299,7 @@ class DuckDBSession:
             open_ones.append(mine.db)
 
         with ThreadPoolExecutor(workers, initializer=begin) as pool:
-            answers: list[Future[_T]] = [pool.submit(lambda thing: do(thing, mine.db), thing) for thing in things]
+            answers: list[Future[_Written]] = [pool.submit(lambda job: job(mine.db), job) for job in jobs]
             try:
                 for answer in answers:
                     while not wait([answer], _PULSE).done:
@@ -303,21 +316,65 @@ class DuckDBSession:
                 for db in open_ones:
                     db.close()
 
-    def _use(self, threads: int) -> None:
-        run(self._db, "SET threads = $threads", threads=threads)
-
     def _type(self, name: str) -> str:
         kind = sql_type(self._plan.schema.field(name).type)
         assert kind, "a schema that is refused gets no session"
         return kind
 
 
-def _held(db: Connection, files: Sequence[TargetFile]) -> dict[str, int]:
-    """The columns that at least one of the files has, and their places."""
+@dataclass(frozen=True, slots=True)
+class _Met:
+    """Rows of a file that have a key of the source, and the places of those keys, which ascend."""
+
+    rows: Any
+    places: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _Brought:
+    """What is brought to some rows of a file."""
+
+    positions: Any
+    rows: pa.Table
+
+    @property
+    def leaving(self) -> int:
+        return pc.sum(self.rows["moves"]).as_py() or 0
+
+    def alone(self) -> pa.Table:
+        """Those rows, in the file's order."""
+        order = np.argsort(self.positions)
+        return self._at(self.positions[order], pa.array(order))
+
+    def beside(self, rows: int, step: int) -> pa.RecordBatchReader:
+        """A row for each of the file's, `step` at a time."""
+        places = np.full(rows, -1)
+        places[self.positions] = np.arange(len(self.positions))
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for start in range(0, rows, step):
+                some = places[start : start + step]
+                numbers = np.arange(start, start + len(some))
+                yield from self._at(numbers, pa.array(some, mask=some < 0)).to_batches()
+
+        return pa.RecordBatchReader.from_batches(self._at(self.positions[:0], pa.array([], pa.int64())).schema, batches())
+
+    def _at(self, numbers: Any, places: pa.Array) -> pa.Table:
+        found = self.rows.take(places).combine_chunks()
+        return found.add_column(0, "row", pa.array(numbers)).add_column(1, "hit", places.is_valid())
+
+
+def _register(db: Connection, brought: _Brought | None, after: Successor, step: int) -> None:
+    """The table `m`. It is made as it is read, so it is good for one reading."""
+    if brought is not None:
+        db.register("m", brought.beside(after.file.rows, step) if after.reads_target else brought.alone())
+
+
+def _held(db: Connection, files: Sequence[TargetFile]) -> set[str]:
+    """The columns that at least one of the files has."""
     if not files:
-        return {}
-    described = run(db, f"DESCRIBE SELECT * FROM {FILES}", files=_paths(files))
-    return {name: place for place, (name, *_) in enumerate(described)}
+        return set()
+    return {name for name, *_ in run(db, f"DESCRIBE SELECT * FROM {FILES}", files=_paths(files))}
 
 
 def _paths(files: Iterable[TargetFile]) -> list[str]:
