@@ -19,11 +19,11 @@ import pyarrow.types as pt
 
 from penstock.core import merge
 from penstock.core.groups import groups, repeating
+from penstock.core.keys import Keys, comparable, first_repeat, highest
 from penstock.core.merge import Layout, Match, Matched, Output, Plan, Rest, Sink, TargetFile, Work
 from penstock.core.names import CARRIED
 from penstock.core.reach import Reach
 from penstock.core.schema import conform
-from penstock.engines.arrow.keys import Keys, comparable, first_repeat, highest
 from penstock.errors import PenstockError, Unavailable
 
 _FORMAT = pads.ParquetFileFormat()

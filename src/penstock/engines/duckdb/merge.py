@@ -34,6 +34,7 @@ _SHARE = "50%"  # of the machine's memory
 _OPTIMIZERS_OFF = ("statistics_propagation", "join_order", "build_side_probe_side")
 _PULSE = 1.0  # seconds between signs of life
 
+
 class DuckDB:
     name = "duckdb"
 
@@ -357,7 +358,9 @@ class _Brought:
                 numbers = np.arange(start, start + len(some))
                 yield from self._at(numbers, pa.array(some, mask=some < 0)).to_batches()
 
-        return pa.RecordBatchReader.from_batches(self._at(self.positions[:0], pa.array([], pa.int64())).schema, batches())
+        return pa.RecordBatchReader.from_batches(
+            self._at(self.positions[:0], pa.array([], pa.int64())).schema, batches()
+        )
 
     def _at(self, numbers: Any, places: pa.Array) -> pa.Table:
         found = self.rows.take(places).combine_chunks()

@@ -4,12 +4,14 @@ import os
 import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial, reduce
 from itertools import count
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
@@ -18,6 +20,7 @@ import pyspark.sql.types as st
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from penstock.core.keys import Keys, comparable
 from penstock.core.merge import Layout, Match, Matched, Output, Plan, Rest, Sink, TargetFile, Work
 from penstock.core.names import CARRIED
 from penstock.core.reach import Reach
@@ -31,6 +34,7 @@ from penstock.errors import Unsupported
 __all__ = ["Spark", "SparkMerge", "is_frame", "schema_of"]
 
 _HIT = [st.StructField("file", st.StringType()), st.StructField(AT, st.LongType())]
+_HERE_ROWS = 10_000_000  # of the target: in so many, keys are looked up sooner than a job of Spark's has begun
 _SHUFFLED_BYTES = 64 << 20  # of Parquet, for one task
 _CODECS = {"zstd": "zstd", "snappy": "snappy", "gzip": "gzip", "lz4": "lz4_raw", "none": "uncompressed"}
 
@@ -88,9 +92,12 @@ class SparkMerge:
         self._hits, self._new, self._once = None, rows, False
         if not (files and rows):
             return Match({}, rows, rows)
-        self._spread(files)
-        self._run(lambda: self._meeting(files).write.parquet(place))
-        found, known = self._counted(place)
+        if self._source.held is not None and sum(file.rows for file in files) <= _HERE_ROWS:
+            found, known = self._looked_up(files, self._source.held, place)
+        else:
+            self._spread(files)
+            self._run(lambda: self._meeting(files).write.parquet(place))
+            found, known = self._counted(place)
         self._hits, self._new, self._once = place, rows - known, sum(found.values()) == known
         return Match(found, rows - known, rows)
 
@@ -150,6 +157,16 @@ class SparkMerge:
     def _meeting(self, some: Sequence[TargetFile]) -> DataFrame:
         keys = self._source.frame.select(*self._columns.of("s", self._plan.keys), AT)
         return self._target(some, self._plan.keys, "file").join(keys, self._same_key()).select("file", AT)
+
+    def _looked_up(self, some: Sequence[TargetFile], held: pa.Table, place: str) -> tuple[dict[str, int], int]:
+        """The same without a job: how many rows of each file are hits, and how many source rows hit something."""
+        lookup = Keys([comparable(held[name]) for name in self._columns.of("s", self._plan.keys)])
+        with ThreadPoolExecutor() as pool:
+            places = list(pool.map(lambda file: _met(self._plan, file, lookup), some))
+        hit = np.unique(np.concatenate(places))
+        os.mkdir(place)
+        pq.write_table(pa.table({AT: held[AT].take(pa.array(hit))}), f"{place}/0.parquet")
+        return {file.path: len(each) for file, each in zip(some, places, strict=True) if len(each)}, len(hit)
 
     def _counted(self, place: str) -> tuple[dict[str, int], int]:
         """How many rows of each file are hits, and how many source rows hit something."""
@@ -270,6 +287,23 @@ class _Beat:
     def _tell(self, rows: int) -> None:
         self._sink.beat(max(rows - self._told, 0))
         self._told = max(rows, self._told)
+
+
+def _met(plan: Plan, file: TargetFile, lookup: Keys) -> Any:
+    """The places of the keys that the file's rows have."""
+    kinds = {name: plan.schema.field(name).type for name in plan.keys}
+    stored = pa.schema([(name, kind) for name, kind in kinds.items() if name not in file.parts])
+    rows = pads.dataset(file.path, schema=stored, format="parquet").scanner(
+        batch_size=plan.batch_rows, use_threads=False
+    )
+    places = [np.zeros(0, dtype=np.int64)]
+    for batch in rows.to_batches():
+        keys = [
+            pa.repeat(pa.scalar(file.parts[name], kind), len(batch)) if name in file.parts else batch.column(name)
+            for name, kind in kinds.items()
+        ]
+        places.append(lookup.meet([comparable(key) for key in keys])[1])
+    return np.concatenate(places)
 
 
 def _by_codec(some: Iterable[TargetFile]) -> dict[str, list[TargetFile]]:

@@ -6,10 +6,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
-import pyarrow.types as pt
 import pyspark.sql.types as st
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
@@ -17,6 +15,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.core import merge
+from penstock.core.keys import Keys, comparable, first_repeat, highest
 from penstock.core.merge import Plan
 from penstock.core.reach import Reach
 from penstock.engines.spark import files
@@ -38,6 +37,8 @@ class Source:
         self._given, self._keys = self._columns.of("s", plan.given), self._columns.of("s", plan.keys)
         staged = f"{folder}/source"
         if isinstance(given, pa.Table):
+            if plan.write.deduplicates and given.num_rows <= HELD_ROWS:
+                given = _highest_of(given, plan)
             self._stage_table(given, staged)
             self.frame = self._staged(staged)
         else:
@@ -45,9 +46,8 @@ class Source:
             self.frame = self._staged(staged)
             self._check_required()
         came = _parquet(staged).count_rows()
-        keys = None
-        if came <= HELD_ROWS:
-            keys = _parquet(staged).to_table(self._keys).rename_columns(list(plan.keys))
+        held = _parquet(staged).to_table([*self._keys, AT]) if came <= HELD_ROWS else None
+        keys = None if held is None else held.select(self._keys).rename_columns(list(plan.keys))
         nulls, self.rows = self._census() if keys is None else _census(keys)
         if nulls:
             raise merge.null_keys("source", nulls)
@@ -59,11 +59,12 @@ class Source:
             self.frame = self._staged(staged)
         self.bytes = files.size(entry.path for entry in os.scandir(staged))
         self.reach = Reach({}, came) if keys is None else Reach.of(keys)
+        self.held = held if self.rows == came else None  # every key and its place, where they are few
 
     def _stage_table(self, table: pa.Table, staged: str) -> None:
         os.mkdir(staged)
         numbered = table.rename_columns(self._given).append_column(AT, pa.arange(0, table.num_rows))
-        pq.write_table(numbered, f"{staged}/0.parquet")
+        pq.write_table(numbered, f"{staged}/0.parquet", use_dictionary=False, compression="lz4")
 
     def _stage_frame(self, frame: DataFrame, staged: str) -> None:
         """The frame's rows in the plan's types, numbered as they come. The frame is asked once."""
@@ -133,16 +134,16 @@ def _unlogged() -> Iterator[None]:
 def _census(keys: pa.Table) -> tuple[Mapping[str, int], int]:
     """Where NULL stands in a key, and how many keys there are."""
     nulls = {name: keys[name].null_count for name in keys.schema.names if keys[name].null_count}
-    comparable = pa.table({name: _comparable(keys[name]) for name in keys.schema.names})
-    return nulls, comparable.group_by(keys.schema.names).aggregate([]).num_rows
+    repeat = None if nulls else first_repeat(Keys([comparable(column) for column in keys.columns]).numbers)
+    return nulls, keys.num_rows - (repeat[0] if repeat else 0)
 
 
-def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Equal keys with equal bits: one NaN, one zero."""
-    if not pt.is_floating(column.type):
-        return column
-    nan, zero = pa.scalar(float("nan"), column.type), pa.scalar(0.0, column.type)
-    return pc.if_else(pc.is_nan(column), nan, pc.add(column, zero))
+def _highest_of(rows: pa.Table, plan: Plan) -> pa.Table:
+    keys = [comparable(rows[name]) for name in plan.keys]
+    if any(key.null_count for key in keys):
+        return rows  # it is refused for that, and counted whole
+    kept = highest(Keys(keys).numbers, [rows[name] for name in plan.order_by])
+    return rows if len(kept) == rows.num_rows else rows.take(kept)
 
 
 def _parquet(folder: str) -> Any:
