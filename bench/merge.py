@@ -65,9 +65,9 @@ FLOORS = {
     "pyarrow: touched files": Who(mergers.pyarrow_rewrite, REWRITING, once=True),
     "DuckDB: touched files": Who(mergers.duckdb_rewrite, REWRITING, once=True),
     "DuckDB: touched files, by core": Who(mergers.duckdb_rewrite_by_core, REWRITING, once=True),
-    "pyarrow: keys, new file": Who(mergers.pyarrow_keys, ADDING),
-    "pyarrow: touched keys, new file": Who(mergers.pyarrow_touched_keys, ADDING, (TWO,)),
-    "DuckDB: keys, new file": Who(mergers.duckdb_keys, ADDING),
+    "pyarrow: keys, new file": Who(mergers.pyarrow_keys, ADDING, once=True),
+    "pyarrow: touched keys, new file": Who(mergers.pyarrow_touched_keys, ADDING, (TWO,), once=True),
+    "DuckDB: keys, new file": Who(mergers.duckdb_keys, ADDING, once=True),
 }
 EVERYBODY = {**OURS, **PEERS, **FLOORS}
 
@@ -440,6 +440,7 @@ RATIOS = [
         at_most=1.25,
     ),
     Ratio("Penstock, duckdb", "keys, new file", ["DuckDB: keys, new file"], ADDING, at_most=1.5),
+    Ratio("Penstock, auto", "keys, new file", ["pyarrow: keys, new file"], ADDING, at_most=1.5),
     Ratio("Penstock, auto", *_DELTA, at_most=1),
     Ratio("Penstock, auto", *_DELTA, at_most=1, memory=True),
     *(Ratio(who, f"in {TWO}", [who], ["upsert"], [(OF_MANY, TWO)], at_least=0.85, at_most=1.15) for who in OURS),

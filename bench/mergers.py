@@ -114,7 +114,7 @@ def duckdb_script(task: Task, source: pa.Table) -> Done:
 
 
 def pyarrow_rewrite(task: Task, _source: pa.Table) -> Done:
-    """The touched files, each read and written anew by one thread. Of eight ways that were tried the fastest."""
+    """The touched files, each read and written anew by one thread."""
 
     def rewrite(path: Path, fresh: Path) -> None:
         old = pq.ParquetFile(path, memory_map=True)
@@ -161,7 +161,7 @@ def duckdb_rewrite_by_core(task: Task, _source: pa.Table) -> Done:
 
 
 def pyarrow_keys(task: Task, source: pa.Table) -> Done:
-    """The keys of every file are read, and what the strategy adds is written."""
+    """The keys of every file are read, and the source is written."""
     return _pyarrow_keys(task, source, sorted(map(str, Path(task.place).glob("*.parquet"))))
 
 
@@ -174,7 +174,7 @@ def duckdb_keys(task: Task, source: pa.Table) -> Done:
 
     with duckdb.connect() as db:
         db.execute(f"SELECT bit_xor({KEY}) FROM read_parquet('{task.place}/*.parquet')").fetchall()
-        db.register("added", _added(task, source))
+        db.register("added", source)
         fresh = f"{task.place}/new.parquet"
         db.execute(f"COPY added TO '{fresh}' (COMPRESSION {CODEC}, ROW_GROUP_SIZE {GROUP_ROWS})")
     _flush(fresh)
@@ -235,15 +235,10 @@ def _pyarrow_keys(task: Task, source: pa.Table, paths: Iterable[str]) -> Done:
     for _batch in pads.dataset(list(paths), format="parquet").to_batches(columns=[KEY]):
         pass
     fresh = f"{task.place}/new.parquet"
-    pq.write_table(_added(task, source), fresh, compression=CODEC, row_group_size=GROUP_ROWS)
+    pq.write_table(source, fresh, compression=CODEC, row_group_size=GROUP_ROWS)
     _flush(fresh)
     _flush(task.place)
     return Done()
-
-
-def _added(task: Task, source: pa.Table) -> pa.Table:
-    """As many rows as the strategy writes: half of the source is new, and a full merge keeps all of it."""
-    return source if task.strategy == "full_merge" else source.slice(0, len(source) // 2)
 
 
 def _copy(db: Any) -> Callable[[Path, Path], None]:
