@@ -15,7 +15,7 @@ setup: $(READY)    ## the virtual environment with the locked dependencies
 demo: $(READY)     ## the main job, end to end, in a workspace of its own
 	@$(BIN)/penstock demo
 
-serve: $(READY)    ## the service (this version has none yet)
+serve: $(READY)    ## the service, on the demo's workspace
 	@$(BIN)/penstock serve --dev --workspace demo-workspace
 
 test: $(READY)     ## everything, sized for CI

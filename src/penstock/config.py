@@ -78,6 +78,21 @@ class Settings:
         "PENSTOCK_JWKS_URL", None, "Tokens are signed with one of the keys found here (RS256 and kin, ES256 and kin)."
     )
     jwt_issuer: str | None = _setting("PENSTOCK_JWT_ISSUER", None, "Tokens must come from this issuer.")
+    http_json_bytes: int = _setting("PENSTOCK_HTTP_JSON_BYTES", 4 << 20, "A JSON body may have so many bytes.", _size)
+    http_upload_bytes: int = _setting(
+        "PENSTOCK_HTTP_UPLOAD_BYTES", 16 << 30, "Rows that are uploaded may have so many bytes.", _size
+    )
+    http_answer_seconds: int = _setting(
+        "PENSTOCK_HTTP_ANSWER_SECONDS", 60, "A request is given up when its answer does not begin in time.", _positive
+    )
+    http_drain_seconds: int = _setting(
+        "PENSTOCK_HTTP_DRAIN_SECONDS", 10, "Requests under way have so long when the service stops.", _positive
+    )
+    tls_cert: Path | None = _setting("PENSTOCK_TLS_CERT", None, "The certificate (PEM) that makes it HTTPS.", Path)
+    tls_key: Path | None = _setting("PENSTOCK_TLS_KEY", None, "The certificate's key (PEM).", Path)
+    archive_after_days: int = _setting(
+        "PENSTOCK_ARCHIVE_AFTER_DAYS", 90, "Schemas that were deprecated so long ago are archived.", _positive
+    )
     jwt_audience: str | None = _setting("PENSTOCK_JWT_AUDIENCE", None, "Tokens must be meant for this audience.")
 
 

@@ -21,7 +21,9 @@ def database(place: Place) -> Database:
 def test_migrations_and_code_agree(place: Place) -> None:
     db = database(place)
     with db.raw() as connection:
-        differences = compare_metadata(MigrationContext.configure(connection), tables.metadata)
+        only_there = () if connection.dialect.name == "postgresql" else ("ix_gts_schemas_fields",)  # GIN
+        options = {"include_object": lambda _thing, name, *_: name not in only_there}
+        differences = compare_metadata(MigrationContext.configure(connection, opts=options), tables.metadata)
     db.close()
     assert differences == []
 

@@ -11,13 +11,15 @@ from sqlalchemy import create_engine, delete, exists, insert, select, text, true
 from sqlalchemy.exc import DBAPIError
 
 from penstock.catalog import commit as commits
-from penstock.catalog import history, leases, retention, tables, upgrade
+from penstock.catalog import history, leases, queries, retention, tables, upgrade
 from penstock.catalog.access import APP_ROLE, Database, Tx, mine, parse_url
+from penstock.core import gts
 from penstock.core.caller import Caller, Role
 from penstock.core.change import Change
+from penstock.core.query import Query
 from penstock.errors import NotFound, Unsupported
 from penstock.lake import Dataset, Lake
-from penstock.service import alter, compact, read, sweep, write
+from penstock.service import alter, compact, read, schemas, sweep, write
 from penstock.service.source import reader
 from places import Place
 
@@ -171,10 +173,11 @@ def test_every_table_of_tenants_is_enabled_and_forced(postgres_url: str, owner: 
     db.close()
 
 
-def test_every_unique_key_starts_with_the_tenant() -> None:
+def test_every_unique_key_starts_with_the_tenant_or_is_an_id_that_the_server_made() -> None:
     for table in tables.metadata.sorted_tables:
         keys = [list(table.primary_key.columns), *(list(i.columns) for i in table.indexes if i.unique)]
-        assert all(columns[0].name == "tenant_id" for columns in keys), table.name
+        named = [[column.name for column in columns] for columns in keys]
+        assert all(names == ["id"] or names[0] == "tenant_id" for names in named), table.name
 
 
 @pytest.mark.parametrize("table", [table.name for table in tables.metadata.sorted_tables])
@@ -183,6 +186,7 @@ def test_without_a_tenant_the_application_sees_no_row(
 ) -> None:
     with Place.make(tmp_path / "workspace", postgres_url).open() as lake:
         lake.create("demo.numbers", {"id": [1]}, idempotency_key="k")
+        _register(lake)
     with owner.connect() as connection:
         assert connection.scalar(text(f"SELECT count(*) FROM {table}")) > 0, "there is something to see"
         for tenant in (None, "", str(uuid4())):
@@ -195,6 +199,16 @@ def test_without_a_tenant_the_application_sees_no_row(
             connection.rollback()
 
 
+def _register(lake: Lake) -> None:
+    """A schema, and a query that refers to it."""
+    payload = {"name": "numbers", "type_id": gts.QUERY_RETURNS, "fields": [{"name": "id", "type": "number"}]}
+    schema = schemas.create(lake.workspace, lake.caller, payload)
+    moment, who = schema.created_at, lake.caller.user
+    query = Query(uuid4(), "all", None, "SELECT id FROM demo.numbers", (), schema.id, 1, moment, who, moment, who)
+    with lake.workspace.db.write(lake.caller) as tx:
+        queries.insert(tx, query)
+
+
 def test_the_application_cannot_write_into_another_tenant(postgres_url: str, owner: Any) -> None:
     with owner.connect() as connection:
         connection.execute(text(f"SET LOCAL ROLE {APP_ROLE}"))
@@ -205,7 +219,7 @@ def test_the_application_cannot_write_into_another_tenant(postgres_url: str, own
             )
 
 
-@pytest.mark.parametrize("table", ["audit", "receipts", "dataset_schemas"])
+@pytest.mark.parametrize("table", ["audit", "receipts", "dataset_schemas", "gts_schema_versions"])
 def test_what_is_written_for_the_record_stays(owner: Any, postgres_url: str, table: str) -> None:
     for change in (f"DELETE FROM {table}", f"UPDATE {table} SET tenant_id = tenant_id"):
         with owner.connect() as connection:

@@ -1,10 +1,11 @@
-"""The catalog's tables. Every one has `tenant_id`, first in every unique key."""
+"""The catalog's tables. Every one has `tenant_id`, first in every unique key but for ids that the server has made."""
 
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import (
+    JSON,
     BigInteger,
     Boolean,
     Column,
@@ -20,8 +21,10 @@ from sqlalchemy import (
     Table,
     Text,
     TypeDecorator,
+    UniqueConstraint,
     Uuid,
 )
+from sqlalchemy.dialects.postgresql import JSONB, TEXT, VARCHAR
 
 
 class Instant(TypeDecorator[datetime]):
@@ -38,6 +41,15 @@ class Instant(TypeDecorator[datetime]):
             return None
         moment: datetime = value
         return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+Json = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
+
+
+def words(length: int | None = None) -> String:
+    """Text that is sorted by code point on every database."""
+    plain: String = Text() if length is None else String(length)
+    return plain.with_variant(TEXT(collation="C") if length is None else VARCHAR(length, collation="C"), "postgresql")
 
 
 def _tenant() -> Column[UUID]:
@@ -204,4 +216,114 @@ audit = Table(
     Column("detail", Text, nullable=False),
     PrimaryKeyConstraint("tenant_id", "audit_id"),
     Index("ix_audit_at", "tenant_id", "at"),
+)
+
+# What queries promise to return. Names and descriptions are also kept as Python folds them: databases do not agree.
+gts_schemas = Table(
+    "gts_schemas",
+    metadata,
+    _tenant(),
+    Column("id", Uuid, nullable=False),
+    Column("type_id", words(255), nullable=False),
+    Column("name", words(500), nullable=False),
+    Column("name_lower", words(1500), nullable=False),
+    Column("name_upper", words(1500), nullable=False),
+    Column("name_key", words(1500), nullable=False),  # the name as it is compared: outer blanks and case do not count
+    Column("description", words()),
+    Column("description_lower", words()),
+    Column("description_upper", words()),
+    Column("fields", Json, nullable=False),  # core.contract.Field.as_json
+    Column("metadata", Json),
+    Column("state", words(50), nullable=False, server_default="ACTIVE"),
+    Column("state_changed_at", Instant, nullable=False),
+    Column("created_at", Instant, nullable=False),
+    Column("created_by", Uuid, nullable=False),
+    Column("updated_at", Instant, nullable=False),
+    Column("updated_by", Uuid, nullable=False),
+    Column("version", Integer, nullable=False, server_default="1"),
+    Column("deleted_at", Instant),
+    PrimaryKeyConstraint("id"),
+    UniqueConstraint("tenant_id", "id", name="uq_gts_schemas_tenant"),
+    Index("ix_gts_schemas_type", "tenant_id", "type_id"),
+    Index("ix_gts_schemas_state", "tenant_id", "state", "state_changed_at"),
+    Index("ix_gts_schemas_name", "tenant_id", "name"),
+    Index("ix_gts_schemas_created", "tenant_id", "created_at", "id"),
+    Index("ix_gts_schemas_fields", "fields", postgresql_using="gin").ddl_if(dialect="postgresql"),
+)
+_named = (gts_schemas.c.deleted_at.is_(None)) & (gts_schemas.c.state != "ARCHIVED")
+Index(
+    "uq_gts_schemas_name",
+    gts_schemas.c.tenant_id,
+    gts_schemas.c.name_key,
+    unique=True,
+    sqlite_where=_named,
+    postgresql_where=_named,
+)
+
+gts_schema_versions = Table(
+    "gts_schema_versions",
+    metadata,
+    _tenant(),
+    Column("schema_id", Uuid, nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("name", words(500), nullable=False),
+    Column("description", words()),
+    Column("fields", Json, nullable=False),
+    Column("metadata", Json),
+    Column("state", words(50), nullable=False),
+    Column("change", String(40), nullable=False),  # create, update, or the verb of a transition
+    Column("reason", words()),
+    Column("changed_at", Instant, nullable=False),
+    Column("changed_by", Uuid, nullable=False),
+    Column("author", String(320), nullable=False),  # changed_by, for people
+    PrimaryKeyConstraint("tenant_id", "schema_id", "version"),
+    ForeignKeyConstraint(["tenant_id", "schema_id"], ["gts_schemas.tenant_id", "gts_schemas.id"]),
+)
+
+# The fields of the newest versions: PostgreSQL does not use an index on JSON under row-level security.
+gts_schema_fields = Table(
+    "gts_schema_fields",
+    metadata,
+    _tenant(),
+    Column("schema_id", Uuid, nullable=False),
+    Column("position", Integer, nullable=False),
+    Column("name", words(128), nullable=False),
+    Column("type", words(20), nullable=False),
+    Column("array", Boolean, nullable=False),
+    Column("optional", Boolean, nullable=False),
+    PrimaryKeyConstraint("tenant_id", "schema_id", "position"),
+    ForeignKeyConstraint(["tenant_id", "schema_id"], ["gts_schemas.tenant_id", "gts_schemas.id"]),
+    Index("ix_gts_schema_fields_name", "tenant_id", "name", "schema_id"),
+)
+
+gts_queries = Table(
+    "gts_queries",
+    metadata,
+    _tenant(),
+    Column("id", Uuid, nullable=False),
+    Column("name", words(500), nullable=False),
+    Column("name_key", words(1500), nullable=False),
+    Column("description", words()),
+    Column("sql", words(), nullable=False),
+    Column("parameters", Json, nullable=False),
+    Column("returns_schema_id", Uuid, nullable=False),
+    Column("state", words(50), nullable=False, server_default="ACTIVE"),
+    Column("created_at", Instant, nullable=False),
+    Column("created_by", Uuid, nullable=False),
+    Column("updated_at", Instant, nullable=False),
+    Column("updated_by", Uuid, nullable=False),
+    Column("version", Integer, nullable=False, server_default="1"),
+    Column("deleted_at", Instant),
+    PrimaryKeyConstraint("id"),
+    ForeignKeyConstraint(["tenant_id", "returns_schema_id"], ["gts_schemas.tenant_id", "gts_schemas.id"]),
+    Index("ix_gts_queries_schema", "tenant_id", "returns_schema_id"),
+)
+_live = gts_queries.c.deleted_at.is_(None)
+Index(
+    "uq_gts_queries_name",
+    gts_queries.c.tenant_id,
+    gts_queries.c.name_key,
+    unique=True,
+    sqlite_where=_live,
+    postgresql_where=_live,
 )

@@ -11,6 +11,8 @@ from penstock.cli.dataset import dataset
 from penstock.cli.demo import demo
 from penstock.cli.frame import Group
 from penstock.cli.merge import merge
+from penstock.cli.schema import schema
+from penstock.cli.serve import serve
 from penstock.cli.workspace import doctor, init, migrate, sweep, token
 
 
@@ -29,7 +31,7 @@ def cli() -> None:
     """
 
 
-for command in (init, dataset, merge, sweep, migrate, doctor, token, demo):
+for command in (init, serve, dataset, merge, schema, sweep, migrate, doctor, token, demo):
     cli.add_command(command)
 
 

@@ -1,0 +1,356 @@
+"""Find rows by an OData filter: the tree as SQL that keeps the same rows, in the same order, on every database.
+
+    where(filter, columns)              the condition
+    containing(words, columns)          the condition of `$search`
+    order(orderby, columns, tie_break)  what to order by
+
+Nothing that a caller wrote becomes SQL text: values are bound. Text is compared and ordered by code point. Folding needs
+a column beside the text that Python folded when the row was written (`Cased`); other text is folded from A to Z only.
+NULL is lowest. A number literal is read as a double, and an integer column beside a double one too.
+
+`not` is pushed down to the single tests, so that AND and OR are all that joins them. Then a test that is NULL may stand
+for false, which leaves plain comparisons that an index can serve, and only turned tests have to mind NULL.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, TypeAlias
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    ColumnElement,
+    Date,
+    Dialect,
+    Float,
+    FromClause,
+    Integer,
+    Numeric,
+    String,
+    Text,
+    TypeDecorator,
+    Uuid,
+    exists,
+    false,
+    func,
+    literal,
+    not_,
+    or_,
+    true,
+)
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql import operators
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy.sql.type_api import TypeEngine
+
+from penstock.catalog.access import mine
+from penstock.catalog.tables import Instant
+from penstock.core.odata import (
+    And,
+    Case,
+    Compare,
+    Comparison,
+    Exists,
+    Field,
+    Folded,
+    In,
+    Kind,
+    Literal,
+    Match,
+    Node,
+    Not,
+    Or,
+    Order,
+    Place,
+    Value,
+)
+
+Sql: TypeAlias = ColumnElement[Any]
+
+
+@dataclass(frozen=True)
+class Cased:
+    """Text with what `str.lower` and `str.upper` made of it when it was written."""
+
+    column: Sql
+    lower: Sql
+    upper: Sql
+
+
+@dataclass(frozen=True)
+class Children:
+    """The rows of another table that belong to a row."""
+
+    table: FromClause
+    joined: ColumnElement[bool]  # to the row; the tenant condition is added here
+    columns: Mapping[str, Sql | Cased]
+
+
+Columns: TypeAlias = Mapping[str, Sql | Cased | Children]
+
+
+def where(node: Node, columns: Columns) -> ColumnElement[bool]:
+    return _Formula.of(_formula(node, columns, negated=False))
+
+
+def containing(words: Sequence[str], columns: Sequence[Cased]) -> ColumnElement[bool]:
+    """Does each word occur in one of the columns? In upper case, which tells fewer letters apart than lower."""
+    found = [
+        _joined("OR", [_leaf(_Position(column.upper, _bound(word.upper(), Kind.TEXT)) > 0) for column in columns])
+        for word in words
+    ]
+    return _Formula.of(_joined("AND", found)) if found else true()
+
+
+def order(orderby: Sequence[Order], columns: Columns, tie_break: Sequence[Sql]) -> list[ColumnElement[Any]]:
+    """The columns to order by; `tie_break` comes last, so that no two rows are equal."""
+    asked = [(_column(one.field, columns), one.descending) for one in orderby]
+    last = [(column, False) for column in tie_break if not any(column is other for other, _ in asked)]
+    return [_ordered(column, descending) for column, descending in asked + last]
+
+
+def _ordered(column: Sql, descending: bool) -> ColumnElement[Any]:
+    key = _CodePoints(column) if isinstance(column.type, String) else column
+    directed = key.desc() if descending else key.asc()
+    if not getattr(column, "nullable", True):  # no word about NULL, so that PostgreSQL finds the index
+        return directed
+    return directed.nulls_last() if descending else directed.nulls_first()
+
+
+@dataclass(frozen=True)
+class _Text:
+    """A formula: `{}` for each test, and the tests. `height` is how deep parentheses go when it is read."""
+
+    template: str
+    tests: tuple[ColumnElement[bool], ...]
+    height: int
+    op: str = ""  # AND, OR, or a single test
+
+
+def _formula(node: Node, columns: Columns, *, negated: bool) -> _Text:
+    match node:
+        case Not(operand):
+            return _formula(operand, columns, negated=not negated)
+        case And(parts) | Or(parts):
+            op = "AND" if isinstance(node, And) != negated else "OR"
+            return _joined(op, [_formula(part, columns, negated=negated) for part in parts])
+        case Exists(collection, body):
+            children = _children(collection, columns)
+            inner = None if body is None else _formula(body, columns, negated=False)
+            return _leaf(_exists(children, inner, negated), inner.height + 5 if inner else 5)
+    return _leaf(_turned(node, columns) if negated else _test(node, columns))
+
+
+def _leaf(test: ColumnElement[bool], height: int = 1) -> _Text:
+    return _Text("{}", (test.self_group(against=operators.and_),), height)
+
+
+def _joined(op: str, parts: Sequence[_Text]) -> _Text:
+    """SQLite reads neither 100 parentheses nor a chain of 1,000 operators: the deepest part comes first, where it
+    costs the reader least, and the others are joined in pairs. AND in OR goes without parentheses."""
+    first, *rest = sorted((_grouped(part, op) for part in parts), key=lambda part: -part.height)
+    return _pair(op, first, _grouped(_paired(op, rest), "")) if rest else first
+
+
+def _paired(op: str, parts: Sequence[_Text]) -> _Text:
+    if len(parts) == 1:
+        return parts[0]
+    half = len(parts) // 2
+    left, right = _paired(op, parts[:half]), _paired(op, parts[half:])
+    return _pair(op, _grouped(left, ""), _grouped(right, ""))
+
+
+def _pair(op: str, left: _Text, right: _Text) -> _Text:
+    height = max(left.height, right.height + 2)
+    return _Text(f"{left.template} {op} {right.template}", left.tests + right.tests, height, op)
+
+
+def _grouped(part: _Text, outer: str) -> _Text:
+    if not part.op or (outer == "OR" and part.op == "AND"):
+        return part
+    return _Text(f"({part.template})", part.tests, part.height + 1)
+
+
+def _test(node: Node, columns: Columns) -> ColumnElement[bool]:
+    """True where the condition holds; false or NULL where not."""
+    match node:
+        case Literal(value):
+            return true() if value else false()
+        case Compare(Comparison.EQ, left, Literal(None)):
+            return _value(left, columns).is_(None)
+        case Compare(Comparison.EQ, left, Literal() as right):
+            return _value(left, columns) == _value(right, columns)
+        case Compare(Comparison.EQ, left, right):
+            return _value(left, columns).is_not_distinct_from(_value(right, columns))
+        case Compare(_, _, Literal(None)):
+            return false()
+        case Compare(op, left, right):
+            return _ORDERINGS[op](_comparable(left, columns), _value(right, columns))
+        case In(operand, items):
+            return _in(_value(operand, columns), items)
+        case Match(place, whole, part):
+            return _match(place, _value(whole, columns), _value(part, columns))
+    raise TypeError(f"{node} is no single test")
+
+
+def _turned(node: Node, columns: Columns) -> ColumnElement[bool]:
+    """True where the condition does not hold, also where it is NULL."""
+    match node:
+        case Compare(Comparison.EQ, left, Literal(None)):
+            return _value(left, columns).is_not(None)
+        case Compare(Comparison.EQ, left, right):
+            return _value(left, columns).is_distinct_from(_value(right, columns))
+    return not_(func.coalesce(_test(node, columns), false(), type_=Boolean()))
+
+
+def _exists(children: Children, body: _Text | None, negated: bool) -> ColumnElement[bool]:
+    there = exists().select_from(children.table)
+    if body is not None:  # first, where its parentheses cost least
+        there = there.where(_Formula.of(body))
+    there = there.where(children.joined, mine(children.table)).correlate_except(children.table)
+    return not_(there) if negated else there
+
+
+def _in(operand: Sql, items: Sequence[Literal]) -> ColumnElement[bool]:
+    listed = operand.in_([_bound(item.value, item.kind) for item in items if item.value is not None])
+    return or_(listed, operand.is_(None)) if any(item.value is None for item in items) else listed
+
+
+def _match(place: Place, whole: Sql, part: Sql) -> ColumnElement[bool]:
+    match place:
+        case Place.ANYWHERE:
+            return _Position(whole, part) > 0
+        case Place.START:
+            return func.substr(whole, 1, func.length(part)) == part
+        case Place.END:
+            return func.substr(whole, func.length(whole) - func.length(part) + 1) == part
+
+
+def _value(value: Value, columns: Columns) -> Sql:
+    match value:
+        case Literal(plain, kind):
+            return _bound(plain, kind)
+        case Field():
+            return _column(value, columns)
+        case Folded(case, field):
+            match _declared(field, columns), case:
+                case Cased(_, lower, _), Case.LOWER:
+                    return lower
+                case Cased(_, _, upper), Case.UPPER:
+                    return upper
+            fold = func.lower if case is Case.LOWER else func.upper
+            return fold(_CodePoints(_column(field, columns)), type_=Text())
+
+
+def _comparable(value: Value, columns: Columns) -> Sql:
+    return _CodePoints(_value(value, columns)) if value.kind is Kind.TEXT else _value(value, columns)
+
+
+def _column(field: Field, columns: Columns) -> Sql:
+    declared = _declared(field, columns)
+    return declared.column if isinstance(declared, Cased) else declared
+
+
+def _declared(field: Field, columns: Columns) -> Sql | Cased:
+    declared = columns[field.name] if field.of is None else _children(field.of, columns).columns[field.name]
+    assert not isinstance(declared, Children)
+    return declared
+
+
+def _children(collection: str, columns: Columns) -> Children:
+    declared = columns[collection]
+    assert isinstance(declared, Children)
+    return declared
+
+
+class _Double(TypeDecorator[Any]):
+    """A number as its nearest double. PostgreSQL gets it as a decimal, which it compares with integers exactly."""
+
+    impl = Float
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        return dialect.type_descriptor(Float() if dialect.name == "sqlite" else Numeric())
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
+        return float(value) if dialect.name == "sqlite" else Decimal(repr(float(value)))
+
+
+_TYPES: dict[Kind | None, TypeEngine[Any]] = {
+    Kind.TEXT: Text(),
+    Kind.INTEGER: BigInteger(),
+    Kind.NUMBER: _Double(),
+    Kind.BOOLEAN: Boolean(),
+    Kind.GUID: Uuid(),
+    Kind.INSTANT: Instant(),
+    Kind.DATE: Date(),
+    None: Text(),
+}
+_ORDERINGS: dict[Comparison, Callable[[Any, Any], ColumnElement[bool]]] = {
+    Comparison.GT: operators.gt,
+    Comparison.GE: operators.ge,
+    Comparison.LT: operators.lt,
+    Comparison.LE: operators.le,
+}
+
+
+def _bound(value: Any, kind: Kind | None) -> Sql:
+    return literal(value, _TYPES[kind])
+
+
+class _Formula(FunctionElement[bool]):
+    """Tests joined by AND and OR as the template has it. SQLAlchemy's own and_ and or_ would undo the pairs."""
+
+    type = Boolean()
+    inherit_cache = False  # each filter is its own: large ones would fill SQLAlchemy's cache of statements
+    template: str
+
+    @classmethod
+    def of(cls, text: _Text) -> "_Formula":
+        formula = cls(*text.tests)
+        formula.template = text.template
+        return formula
+
+    def self_group(self, against: Any = None) -> "_Formula":  # noqa: ARG002  # it comes in parentheses
+        return self
+
+
+class _CodePoints(FunctionElement[str]):
+    """Text that is compared, ordered and folded by code point, whatever the database's locale."""
+
+    type = Text()
+    inherit_cache = True
+
+
+class _Position(FunctionElement[int]):
+    """Where the second text begins in the first, from 1; 0 where it does not occur."""
+
+    type = Integer()
+    inherit_cache = True
+
+
+@compiles(_Formula)
+def _sql_of_formula(element: _Formula, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"({element.template.format(*(compiler.process(test, **kw) for test in element.clauses))})"
+
+
+@compiles(_CodePoints, "sqlite")
+def _code_points_on_sqlite(element: _CodePoints, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"({compiler.process(element.clauses, **kw)}) COLLATE BINARY"
+
+
+@compiles(_CodePoints, "postgresql")
+def _code_points_on_postgresql(element: _CodePoints, compiler: SQLCompiler, **kw: Any) -> str:
+    return f'({compiler.process(element.clauses, **kw)}) COLLATE "C"'
+
+
+@compiles(_Position, "sqlite")
+def _position_on_sqlite(element: _Position, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"instr({compiler.process(element.clauses, **kw)})"
+
+
+@compiles(_Position, "postgresql")
+def _position_on_postgresql(element: _Position, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"strpos({compiler.process(element.clauses, **kw)})"

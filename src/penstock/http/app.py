@@ -1,0 +1,30 @@
+"""The application: routes, manners and errors, put together."""
+
+from fastapi import FastAPI
+
+from penstock.http import datasets, documents, errors, gts, health
+from penstock.http.edge import Edge
+from penstock.http.manners import Bounded, Observed
+from penstock.http.metrics import Metrics
+
+ROUTERS = (
+    gts.router,
+    datasets.router,
+    health.router,
+    documents.router,
+)
+
+
+def application(edge: Edge) -> FastAPI:
+    """What a server serves. The workspace is the caller's, to open and to close."""
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    for router in ROUTERS:
+        app.include_router(router)
+    app.state.edge = edge
+    app.state.metrics = Metrics()
+    app.state.routes = [route for router in ROUTERS for route in router.routes]
+    errors.install(app)
+    documents.install(app)
+    app.add_middleware(Bounded, limits=edge.limits)
+    app.add_middleware(Observed, metrics=app.state.metrics)  # the last one added sees a request first
+    return app

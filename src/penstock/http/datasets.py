@@ -1,0 +1,339 @@
+"""Datasets over REST: list, make, look at, read, fill and drop them."""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import StreamingResponse
+
+from penstock.core import odata
+from penstock.core.caller import Caller
+from penstock.core.dataset import Snapshot
+from penstock.core.names import DatasetName
+from penstock.core.schema import to_fields
+from penstock.errors import Invalid, NotFound
+from penstock.http import bodies, errors, media, rows, samples
+from penstock.http.asked import columns, flag, next_link, number, parameters
+from penstock.http.bodies import Upload, Who
+from penstock.http.creations import creation
+from penstock.http.documents import answers, header, query
+from penstock.http.edge import Edge, edge_of
+from penstock.service import alter, read, write
+from penstock.storage.incoming import Incoming, incoming
+from penstock.storage.scan import BATCH_ROWS
+
+FIELDS: odata.Fields = {
+    "id": odata.Kind.GUID,
+    "name": odata.Kind.TEXT,
+    "row_ids": odata.Kind.BOOLEAN,
+    "read_only": odata.Kind.BOOLEAN,
+    "created_at": odata.Kind.INSTANT,
+    "version": odata.Kind.INTEGER,
+    "rows": odata.Kind.INTEGER,
+    "files": odata.Kind.INTEGER,
+    "bytes": odata.Kind.INTEGER,
+    "at": odata.Kind.INSTANT,
+    "author": odata.Kind.TEXT,
+}
+SHOWN = ("schema", "operation", "inserted", "updated", "deleted", "commit_no", "swept")  # and not asked for
+ROWS, MOST_ROWS = 100, 10_000  # on a page, unless asked for, and at most
+PAGE_BYTES = 16 << 20
+PAGE_BATCH = 4 << 10  # rows read at once for a page: few are wanted
+VERSIONS, MOST_VERSIONS = 100, 1_000
+
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+
+router = APIRouter(prefix="/datasets", tags=["datasets"])
+
+
+@router.get(
+    "",
+    summary="List datasets",
+    responses=answers(
+        200,
+        "A page of datasets.",
+        {"value": [samples.DATASET], "@odata.nextLink": "/datasets?$skip=50"},
+        errors=[400, 403],
+    ),
+    openapi_extra={
+        "parameters": [
+            query("$filter", "Only such datasets.", example="rows gt 100"),
+            query("$orderby", "The order.", example="name desc"),
+            query("$search", "Words that the name holds.", example="orders"),
+            query("$select", "Only these members.", example="id,name"),
+            query("$count", "Also say how many there are.", kind="boolean", example=True),
+            samples.TOP,
+            samples.SKIP,
+        ]
+    },
+)
+def list_datasets(request: Request, who: Who) -> Response:
+    pairs = request.query_params.multi_items()
+    options = odata.options(pairs, FIELDS, default_top=50, max_top=200, selectable=SHOWN)
+    found, total = _listed(edge_of(request), who, options)
+    value = [snapshot.facts() for snapshot in found]
+    if options.select:
+        value = [{name: facts[name] for name in options.select} for facts in value]
+    answer: dict[str, Any] = {"@odata.context": "$metadata#datasets"}
+    if options.count:
+        answer["@odata.count"] = total
+    answer["value"] = value
+    if options.skip + len(found) < total and (rest := odata.next_page(pairs, options)):
+        answer["@odata.nextLink"] = f"/datasets?{rest}"
+    return _json(answer)
+
+
+def _listed(edge: Edge, who: Caller, options: odata.Options) -> tuple[Sequence[Snapshot], int]:
+    """The datasets of a page, and how many there are on all pages."""
+    found = read.everything(edge.workspace, who)
+    return found[options.skip : options.skip + options.top], len(found)
+
+
+@router.post(
+    "",
+    status_code=201,
+    summary="Make a dataset",
+    description="From its schema, as JSON; or from its first rows, with `name` in the query.",
+    responses=answers(201, "It is there.", samples.DATASET, errors=[400, 403, 409, 413, 415]),
+    openapi_extra={
+        "parameters": [
+            query("name", "Its name, where rows are sent.", example="shop.orders"),
+            query("row_ids", "Do rows get ids? (true)", kind="boolean", example=True),
+            query("read_only", "Refuse every later write? (false)", kind="boolean", example=False),
+            samples.KEY,
+        ],
+        "requestBody": {
+            "required": True,
+            "content": {
+                media.JSON: {
+                    "example": {"name": "shop.orders", "schema": samples.COLUMNS, "row_ids": True, "read_only": False}
+                },
+                **samples.SENT_ROWS,
+            },
+        },
+    },
+)
+def create(
+    request: Request, who: Who, sent: Annotated[Upload, Depends(bodies.upload(media.JSON, *media.FORMATS))]
+) -> Response:
+    ws = edge_of(request).workspace
+    source: Incoming | None = None
+    if sent.kind == media.JSON:
+        parameters(request)
+        name, kept, flags = creation(bodies.parsed_object(sent.path.read_bytes()))
+    else:
+        asked = parameters(request, "name", "row_ids", "read_only")
+        if "name" not in asked:
+            raise Invalid("no_name", "say the dataset's name in the query: ?name=schema.table")
+        name = DatasetName.parse(asked["name"])
+        flags = {each: flag(asked, each) for each in ("row_ids", "read_only") if each in asked}
+        source = incoming([sent.path], format=media.FORMATS[sent.kind])
+        kept = source.schema
+    receipt = write.create(
+        ws,
+        who,
+        name,
+        kept,
+        source,
+        row_ids=flags.get("row_ids", True),
+        read_only=flags.get("read_only", False),
+        key=request.headers.get("idempotency-key"),
+    )
+    made = receipt.written[0]
+    snapshot = read.at(ws, who, made.dataset, version=made.version)
+    return _json(snapshot.facts(), 201, {"location": f"/datasets/{made.dataset}", "etag": _etag(snapshot)})
+
+
+@router.get(
+    "/{dataset}",
+    summary="Look at a dataset",
+    description="By its id or its name. The answer's etag changes with every version.",
+    responses={
+        **answers(200, "The newest version.", samples.DATASET, errors=[400, 403, 404]),
+        304: {"description": "Unchanged."},
+    },
+    openapi_extra={
+        "parameters": [header("if-none-match", "The etag of what you have.", example='"0b0f1c8e-….1"')],
+    },
+)
+def show(request: Request, who: Who, dataset: str) -> Response:
+    parameters(request)
+    snapshot = _found(request, who, dataset)
+    tag = _etag(snapshot)
+    if _has(request.headers.get("if-none-match"), tag):
+        return Response(status_code=304, headers={"etag": tag})
+    return _json(snapshot.facts(), headers={"etag": tag})
+
+
+@router.get(
+    "/{dataset}/schema",
+    summary="A dataset's columns",
+    responses=answers(
+        200,
+        "The columns of a version.",
+        {"dataset": samples.DATASET["id"], "name": "shop.orders", "version": 1, "schema": samples.COLUMNS},
+        errors=[400, 403, 404],
+    ),
+    openapi_extra={"parameters": [samples.VERSION]},
+)
+def schema(request: Request, who: Who, dataset: str) -> Response:
+    snapshot = _found(request, who, dataset, number(parameters(request, "version"), "version"))
+    facts = {
+        "dataset": str(snapshot.dataset),
+        "name": str(snapshot.name),
+        "version": snapshot.version.number,
+        "schema": to_fields(snapshot.schema),
+    }
+    return _json(facts, headers={"etag": _etag(snapshot)})
+
+
+@router.get(
+    "/{dataset}/history",
+    summary="A dataset's versions",
+    description="The newest first.",
+    responses=answers(200, "A page of versions.", {"value": [samples.VERSION_FACTS]}, errors=[400, 403, 404]),
+    openapi_extra={
+        "parameters": [samples.TOP, query("before", "Only versions before this one.", kind="integer", example=101)]
+    },
+)
+def history(request: Request, who: Who, dataset: str) -> Response:
+    asked = parameters(request, "$top", "before")
+    top = min(number(asked, "$top", VERSIONS), MOST_VERSIONS)
+    snapshot = _found(request, who, dataset)
+    ws, before = edge_of(request).workspace, number(asked, "before")
+    versions = read.versions(ws, who, snapshot.dataset, limit=top + 1, before=before)
+    answer: dict[str, Any] = {"value": [version.facts() for version in versions[:top]]}
+    if 0 < top < len(versions):
+        answer["@odata.nextLink"] = next_link(request, {"before": versions[top - 1].number})
+    return _json(answer)
+
+
+@router.get(
+    "/{dataset}/rows",
+    summary="Read rows",
+    description=(
+        "As JSON, a page: integers and decimals are exact numbers, dates and times ISO 8601, bytes base64, NaN null; "
+        "`@odata.nextLink` leads to the next page of the same version. Or, by `accept`, all rows as Arrow or Parquet."
+    ),
+    responses={
+        200: {
+            "description": "The rows.",
+            "content": {
+                media.JSON: {
+                    "example": {
+                        "dataset": samples.DATASET["id"],
+                        "name": "shop.orders",
+                        "version": 1,
+                        "value": [{"id": 1, "amount": 12.50}],
+                        "@odata.nextLink": "/datasets/shop.orders/rows?$top=1&version=1&$skip=1",
+                    }
+                },
+                media.ARROW: {"schema": {"type": "string", "format": "binary"}},
+                media.PARQUET: {"schema": {"type": "string", "format": "binary"}},
+            },
+        },
+        **{code: told for code, told in answers(200, "", errors=[400, 403, 404, 406]).items() if code != 200},
+    },
+    openapi_extra={
+        "parameters": [
+            samples.VERSION,
+            query(
+                "columns", "Only these columns, separated by commas; odd names in `backquotes`.", example="id,amount"
+            ),
+            query("where", "Only such rows.", example="amount > 100 AND region = 'EMEA'"),
+            samples.TOP,
+            samples.SKIP,
+        ]
+    },
+)
+def read_rows(request: Request, who: Who, dataset: str) -> Response:
+    asked = parameters(request, "version", "columns", "where", "$top", "$skip")
+    kind = media.wanted(request.headers.get("accept"), [media.JSON, media.ARROW, media.PARQUET])
+    top, skip = min(number(asked, "$top", ROWS), MOST_ROWS), number(asked, "$skip", 0)
+    if kind != media.JSON and {"$top", "$skip"} & asked.keys():
+        raise Invalid("no_pages", f"{kind} gives all rows; only JSON comes in pages ($top, $skip)")
+    snapshot = _found(request, who, dataset, number(asked, "version"))
+    shown = columns(asked["columns"]) if "columns" in asked else None
+    ws = edge_of(request).workspace
+    size = PAGE_BATCH if kind == media.JSON else BATCH_ROWS
+    reader = read.rows(ws, who, snapshot, columns=shown, where=asked.get("where"), batch_rows=size)
+    if kind != media.JSON:
+        return StreamingResponse(rows.stream(kind, reader), media_type=kind, headers={"etag": _etag(snapshot)})
+    taken, more = rows.page(reader, skip, top, PAGE_BYTES)
+    head = {"dataset": str(snapshot.dataset), "name": str(snapshot.name), "version": snapshot.version.number}
+    if more and top:
+        end = skip + sum(batch.num_rows for batch in taken)
+        head["@odata.nextLink"] = next_link(request, {"version": snapshot.version.number, "$skip": end})
+    # The rows are JSON already, with digits that no float could keep.
+    start = errors.as_json(head).decode()[:-1]
+    body = f'{start}, "value": {rows.as_json(taken)}}}'.encode("utf-8", "backslashreplace")
+    return Response(body, media_type=media.JSON, headers={"etag": _etag(snapshot)})
+
+
+@router.post(
+    "/{dataset}/rows",
+    summary="Append rows",
+    description="All or none. What comes as CSV or JSON lines is read with the dataset's types.",
+    responses=answers(200, "The receipt.", samples.RECEIPT, errors=[400, 403, 404, 409, 413, 415]),
+    openapi_extra={"parameters": [samples.KEY], "requestBody": {"required": True, "content": samples.SENT_ROWS}},
+)
+def append(
+    request: Request, who: Who, dataset: str, sent: Annotated[Upload, Depends(bodies.upload(*media.FORMATS))]
+) -> Response:
+    parameters(request)
+    target = _found(request, who, dataset)
+    source = incoming([sent.path], format=media.FORMATS[sent.kind], like=target.schema)
+    key = request.headers.get("idempotency-key")
+    receipt = write.append(edge_of(request).workspace, who, target.dataset, source, key=key)
+    return _json(_told(receipt.facts()))
+
+
+@router.delete(
+    "/{dataset}",
+    status_code=204,
+    summary="Drop a dataset",
+    description="Its name is free at once; its files stay until they are swept.",
+    responses=answers(204, "It is gone.", errors=[400, 403, 404]),
+)
+def drop(request: Request, who: Who, dataset: str) -> Response:
+    parameters(request)
+    alter.drop(edge_of(request).workspace, who, _found(request, who, dataset).dataset)
+    return Response(status_code=204)
+
+
+def _found(request: Request, who: Caller, dataset: str, version: int | None = None) -> Snapshot:
+    ws = edge_of(request).workspace
+    newest = read.find(ws, who, _named(dataset))
+    return newest if version is None else read.at(ws, who, newest.dataset, version=version)
+
+
+def _named(dataset: str) -> UUID | DatasetName:
+    """An id, or a name. What can be neither is not there."""
+    if _UUID.fullmatch(dataset):
+        return UUID(dataset)
+    try:
+        return DatasetName.parse(dataset)
+    except Invalid:
+        shown = dataset[:200]
+        raise NotFound("dataset_not_found", f"there is no dataset {shown!r}", dataset=shown) from None
+
+
+def _etag(snapshot: Snapshot) -> str:
+    """A name can be given to another dataset, so the version alone would not do."""
+    return f'"{snapshot.dataset}.{snapshot.version.number}"'
+
+
+def _has(header: str | None, tag: str) -> bool:
+    tags: Iterable[str] = (each.strip().removeprefix("W/") for each in (header or "").split(","))
+    return any(each in (tag, "*") for each in tags)
+
+
+def _told(facts: dict[str, Any]) -> dict[str, Any]:
+    written = [{**each, "dataset": str(each["dataset"])} for each in facts["written"]]
+    return {**facts, "written": written}
+
+
+def _json(facts: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(errors.as_json(facts), status, headers, media.JSON)

@@ -1,0 +1,394 @@
+"""The registry over REST: schemas of what queries return, found, made, changed, moved through their states."""
+
+from email.utils import format_datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from penstock.core import contract, gts, odata
+from penstock.core.lifecycle import State
+from penstock.core.registry import Entry
+from penstock.errors import Invalid
+from penstock.http import bodies, errors, media
+from penstock.http.asked import flag, number, parameters
+from penstock.http.bodies import Who, parsed, parsed_object
+from penstock.http.documents import answers, header, query
+from penstock.http.edge import edge_of
+from penstock.service import infer as infers
+from penstock.service import schemas
+from penstock.service.schemas import Expected
+from penstock.storage.incoming import incoming
+
+TOP, MOST = 50, 200  # on a page, unless asked for, and at most
+VERSIONS = 100
+LAST = 2**31 - 1  # no schema has as many versions
+SELECTABLE = ("gts_id", "tenant_id", "metadata")  # members that are shown, and not searched
+
+router = APIRouter(prefix="/gts", tags=["schemas"])
+
+Body = Annotated[bytes, Depends(bodies.content)]
+
+_PATCHES = {
+    media.JSON: False,
+    "application/merge-patch+json": False,
+    "application/json-patch+json": True,
+}  # the types of a patch: is it a list of operations?
+
+_FIELD = {"name": "order_id", "type": "string", "optional": False, "description": "Order identifier"}
+_SENT = {"name": "Orders by day", "type_id": gts.QUERY_RETURNS, "description": "One row an order", "fields": [_FIELD]}
+_ID = "7c0e6f0e-2d3c-4f0a-9d55-0a4f8f1b2c3d"
+_PERSON, _MOMENT = "5f0c2f2e-8d1c-4e57-a2b4-0d6a1b9c7e11", "2026-01-31T10:30:00.000000Z"
+_ENTRY = {
+    "id": _ID, "gts_id": f"{gts.QUERY_RETURNS}{_ID}", "tenant_id": "0b0f1c8e-5a0e-4c53-9d4f-3f6f0a3f1b2c",
+    **_SENT, "metadata": None, "state": "ACTIVE", "version": 1, "state_changed_at": _MOMENT,
+    "created_at": _MOMENT, "created_by": _PERSON, "updated_at": _MOMENT, "updated_by": _PERSON,
+}  # fmt: skip
+_REVISION = {
+    "version": 1, "change": "create", "reason": None, "changed_at": _MOMENT, "changed_by": _PERSON, "author": "ada",
+    "name": _SENT["name"], "description": _SENT["description"], "fields": [_FIELD], "metadata": None, "state": "ACTIVE",
+}  # fmt: skip
+_CHANGED = {"change": "changed", "field": "order_id", "member": "type", "from": "string", "to": "number"}
+_DIFF = {"members": ["fields"], "fields": [_CHANGED], "compatible": False, "breaking": [_CHANGED]}
+_IF_MATCH = header("if-match", "The version that the change is made for, as its ETag.", example='"1"')
+_FORCE = query("force", "An admin may break the readers of a referenced schema. (false)", kind="boolean", example=False)
+
+
+def _sent(example: Any, *kinds: str) -> dict[str, Any]:
+    content = {kind: {"schema": {}, "example": example} for kind in kinds or (media.JSON,)}
+    return {"required": True, "content": content}
+
+
+@router.get(
+    "",
+    summary="Search schemas",
+    responses=answers(
+        200,
+        "A page of schemas.",
+        {"@odata.context": "$metadata#gts", "@odata.count": 1, "value": [_ENTRY]},
+        errors=[400, 403],
+    ),
+    openapi_extra={
+        "parameters": [
+            query("$filter", "Only such schemas.", example="state eq 'ACTIVE' and fields/any(f: f/name eq 'order_id')"),
+            query("$orderby", "The order; the newest first unless given.", example="name desc"),
+            query("$top", f"How many at most: {TOP} unless given, never more than {MOST}.", kind="integer", example=10),
+            query("$skip", "How many to leave out first.", kind="integer", example=0),
+            query("$select", "Only these members.", example="id,name"),
+            query("$count", "Also say how many there are.", kind="boolean", example=True),
+            query("$search", "Words that the name or the description holds.", example="orders"),
+        ]
+    },
+)
+def search(request: Request, who: Who) -> Response:
+    pairs = request.query_params.multi_items()
+    options = odata.options(pairs, schemas.FIELDS, default_top=TOP, max_top=MOST, selectable=SELECTABLE)
+    page = schemas.search(edge_of(request).workspace, who, options)
+    value = [entry.as_json() for entry in page.entries]
+    if options.select:
+        value = [{name: shown[name] for name in options.select} for shown in value]
+    answer: dict[str, Any] = {"@odata.context": "$metadata#gts"}
+    if page.count is not None:
+        answer["@odata.count"] = page.count
+    answer["value"] = value
+    if page.more and (after := odata.next_page(pairs, options)):
+        answer["@odata.nextLink"] = f"{request.url.path}?{after}"
+    return _json(answer)
+
+
+@router.post(
+    "",
+    status_code=201,
+    summary="Make a schema",
+    responses=answers(201, "It is there.", _ENTRY, errors=[400, 403, 409, 413, 415]),
+    openapi_extra={"requestBody": _sent(_SENT)},
+)
+def create(request: Request, who: Who, body: Body) -> Response:
+    media.assert_sent(request.headers.get("content-type"), (media.JSON,))
+    entry = schemas.create(edge_of(request).workspace, who, parsed(body))
+    return _shown(request, entry, 201, {"location": f"/gts/{entry.id}"})
+
+
+@router.post(
+    "/infer",
+    summary="Propose a schema",
+    description="From a dataset, from rows in JSON, or from a sample in CSV, JSON lines, Parquet or Arrow. Nothing is "
+    "stored: what comes back can be sent to POST /gts.",
+    responses=answers(200, "A proposal.", _SENT, errors=[400, 403, 404, 413, 415]),
+    openapi_extra={
+        "parameters": [query("name", "The name to propose.", example="Orders by day")],
+        "requestBody": {
+            "required": True,
+            "content": {
+                media.JSON: {"schema": {}, "example": {"dataset": "shop.orders", "version": 3}},
+                **{kind: {"schema": {"type": "string", "format": "binary"}} for kind in media.FORMATS},
+            },
+        },
+    },
+)
+def infer(
+    request: Request, who: Who, sent: Annotated[bodies.Upload, Depends(bodies.upload(media.JSON, *media.FORMATS))]
+) -> Response:
+    asked = parameters(request, "name")
+    if sent.kind != media.JSON:
+        fields = infers.of_sample(incoming([sent.path], format=media.FORMATS[sent.kind]))
+        return _json(_proposal(asked.get("name") or "Sample", fields))
+    body = parsed_object(sent.path.read_bytes())
+    match body:
+        case {"dataset": str() as dataset, **more} if not set(more) - {"version", "name"}:
+            version = more.get("version")
+            if version is not None and type(version) is not int:
+                raise Invalid("bad_version", "version must be a whole number")
+            fields = infers.of_dataset(edge_of(request).workspace, who, dataset, version)
+            name = dataset
+        case {"rows": rows, **more} if not set(more) - {"name"}:
+            fields, name = infers.of_rows(rows), "Sample"
+        case _:
+            raise Invalid("bad_payload", "send {dataset, version?} or {rows}, and name if you like; or a sample file")
+    return _json(_proposal(str(body.get("name") or asked.get("name") or name), fields))
+
+
+@router.get(
+    "/{id}",
+    summary="Show a schema",
+    responses=answers(200, "The schema.", _ENTRY, errors=[400, 403, 404]),
+    openapi_extra={"parameters": [header("if-none-match", "An ETag that is known.", example='"1"')]},
+)
+def show(request: Request, who: Who, id: str) -> Response:
+    entry = schemas.show(edge_of(request).workspace, who, id)
+    if _etag(entry) in [each.strip() for each in request.headers.get("if-none-match", "").split(",")]:
+        return Response(status_code=304, headers=_headers(request, entry))
+    return _shown(request, entry)
+
+
+@router.put(
+    "/{id}",
+    summary="Replace a schema",
+    description="Name, description, fields and metadata are replaced. Say which version the change is made for: as "
+    "`version` in the body, or in If-Match.",
+    responses=answers(200, "As it is now.", _ENTRY | {"version": 2}, errors=[400, 403, 404, 409, 412, 413, 415]),
+    openapi_extra={"parameters": [_IF_MATCH, _FORCE], "requestBody": _sent({**_SENT, "version": 1})},
+)
+def replace(request: Request, who: Who, id: str, body: Body) -> Response:
+    media.assert_sent(request.headers.get("content-type"), (media.JSON,))
+    force = flag({"force": "false", **parameters(request, "force")}, "force")
+    here = (edge_of(request).workspace, who, id)
+    return _shown(request, schemas.replace_with(*here, parsed(body), _expected(request), force=force))
+
+
+@router.patch(
+    "/{id}",
+    summary="Change a schema",
+    description="With a JSON Merge Patch (also as application/json) or a JSON Patch.",
+    responses=answers(200, "As it is now.", _ENTRY | {"version": 2}, errors=[400, 403, 404, 409, 412, 413, 415]),
+    openapi_extra={
+        "parameters": [_IF_MATCH, _FORCE],
+        "requestBody": {
+            "required": True,
+            "content": {
+                media.JSON: {"schema": {}, "example": {"description": "One row an order", "version": 1}},
+                "application/merge-patch+json": {"schema": {}, "example": {"description": None, "version": 1}},
+                "application/json-patch+json": {
+                    "schema": {},
+                    "example": [
+                        {"op": "test", "path": "/version", "value": 1},
+                        {"op": "replace", "path": "/name", "value": "Orders"},
+                    ],
+                },
+            },
+        },
+    },
+)
+def patch(request: Request, who: Who, id: str, body: Body) -> Response:
+    kind = media.assert_sent(request.headers.get("content-type"), tuple(_PATCHES))
+    force = flag({"force": "false", **parameters(request, "force")}, "force")
+    here = (edge_of(request).workspace, who, id)
+    changed = schemas.patch(*here, parsed(body), _expected(request), by_operations=_PATCHES[kind], force=force)
+    return _shown(request, changed)
+
+
+@router.delete(
+    "/{id}",
+    status_code=204,
+    summary="Delete a schema",
+    responses=answers(204, "It is gone.", errors=[400, 403, 404, 409, 412]),
+    openapi_extra={"parameters": [_IF_MATCH]},
+)
+def delete(request: Request, who: Who, id: str) -> Response:
+    schemas.delete(edge_of(request).workspace, who, id, _expected(request))
+    return Response(status_code=204)
+
+
+@router.post(
+    "/{id}/transitions",
+    summary="Take a schema to another state",
+    responses=answers(
+        200, "As it is now.", _ENTRY | {"state": "DEPRECATED", "version": 2}, errors=[400, 403, 404, 409, 412, 413, 415]
+    ),
+    openapi_extra={
+        "parameters": [_IF_MATCH],
+        "requestBody": _sent({"to": "DEPRECATED", "version": 1, "reason": "replaced by Orders v2"}),
+    },
+)
+def move(request: Request, who: Who, id: str, body: Body) -> Response:
+    media.assert_sent(request.headers.get("content-type"), (media.JSON,))
+    return _shown(request, schemas.move(edge_of(request).workspace, who, id, parsed(body), _expected(request)))
+
+
+@router.get(
+    "/{id}/versions",
+    summary="List a schema's versions",
+    responses=answers(200, "The newest first.", {"value": [_REVISION]}, errors=[400, 403, 404]),
+    openapi_extra={
+        "parameters": [
+            query("before", "Only versions below this one.", kind="integer", example=10),
+            query("$top", "How many at most.", kind="integer", example=VERSIONS),
+        ]
+    },
+)
+def versions(request: Request, who: Who, id: str) -> Response:
+    asked = parameters(request, "before", "$top")
+    limit, before = number(asked, "$top", VERSIONS), number(asked, "before", LAST)
+    found = schemas.versions(edge_of(request).workspace, who, id, before=min(before, LAST), limit=limit)
+    return _json({"value": [each.as_json() for each in found]})
+
+
+@router.get(
+    "/{id}/versions/{version}",
+    summary="Show a version of a schema",
+    responses=answers(200, "As it was.", _REVISION, errors=[400, 403, 404]),
+)
+def version(request: Request, who: Who, id: str, version: str) -> Response:
+    return _json(
+        schemas.version(edge_of(request).workspace, who, id, _version({"version": version}, "version")).as_json()
+    )
+
+
+@router.get(
+    "/{id}/diff",
+    summary="Compare two versions of a schema",
+    responses=answers(200, "What changed.", {"from": 1, "to": 2, **_DIFF}, errors=[400, 403, 404]),
+    openapi_extra={
+        "parameters": [
+            query("from", "A version.", kind="integer", example=1) | {"required": True},
+            query("to", "Another version.", kind="integer", example=2) | {"required": True},
+        ]
+    },
+)
+def diff(request: Request, who: Who, id: str) -> Response:
+    asked = parameters(request, "from", "to")
+    if len(asked) < 2:
+        raise Invalid("bad_parameter", "say both versions: ?from=1&to=2")
+    first, second = (_version(asked, name) for name in ("from", "to"))
+    return _json(schemas.diff(edge_of(request).workspace, who, id, first, second))
+
+
+@router.post(
+    "/{id}/compatibility",
+    summary="What would a change break?",
+    responses=answers(
+        200, "The verdict.", {**_DIFF, "query_count": 2, "accepted": False}, errors=[400, 403, 404, 413, 415]
+    ),
+    openapi_extra={"requestBody": _sent({"fields": [{**_FIELD, "type": "number"}]})},
+)
+def compatibility(request: Request, who: Who, id: str, body: Body) -> Response:
+    media.assert_sent(request.headers.get("content-type"), (media.JSON,))
+    return _json(schemas.compatibility(edge_of(request).workspace, who, id, parsed(body)))
+
+
+@router.get(
+    "/{id}/references",
+    summary="Which queries refer to a schema?",
+    responses=answers(
+        200,
+        "They do.",
+        {"query_count": 1, "queries": [{"id": _ID, "name": "daily orders", "state": "ACTIVE", "version": 1}]},
+        errors=[403, 404],
+    ),
+)
+def references(request: Request, who: Who, id: str) -> Response:
+    return _json(schemas.references(edge_of(request).workspace, who, id))
+
+
+@router.get(
+    "/{id}/json-schema",
+    summary="Export a schema as JSON Schema",
+    responses=answers(
+        200,
+        "A JSON Schema of one row.",
+        contract.json_schema("Orders by day", None, contract.fields([_FIELD])),
+        kind="application/schema+json",
+        errors=[403, 404],
+    ),
+)
+def json_schema(request: Request, who: Who, id: str) -> Response:
+    found = schemas.json_schema(edge_of(request).workspace, who, id)
+    return Response(errors.as_json(found), media_type="application/schema+json")
+
+
+@router.post(
+    "/{id}/validate",
+    summary="Do rows fit a schema?",
+    responses=answers(
+        200,
+        "The verdict. Of many errors the first 100 are described.",
+        {
+            "valid": False,
+            "error_count": 1,
+            "errors": [
+                {"row": 0, "field": "order_id", "expected": "string", "actual": None,
+                 "message": "Missing required field: order_id"}
+            ],
+        },
+        errors=[400, 403, 404, 413, 415],
+    ),
+    openapi_extra={"requestBody": _sent({"rows": [{"order_id": "A-1"}], "strict": False})},
+)  # fmt: skip
+def validate(request: Request, who: Who, id: str, body: Body) -> Response:
+    media.assert_sent(request.headers.get("content-type"), (media.JSON,))
+    asked = parsed_object(body)
+    if "rows" not in asked or set(asked) - {"rows", "strict"} or not isinstance(asked.get("strict", False), bool):
+        raise Invalid("bad_payload", "send {rows: […]}, and strict: true to refuse fields that nobody promised")
+    verdict = schemas.validate(edge_of(request).workspace, who, id, asked["rows"], strict=asked.get("strict", False))
+    return _json({"valid": verdict.valid, "error_count": verdict.count, "errors": list(verdict.errors)})
+
+
+def _expected(request: Request) -> Expected | None:
+    """The version that an If-Match header names."""
+    said = request.headers.get("if-match")
+    if said is None:
+        return None
+    if said.strip() == "*":
+        return Expected(None, condition=True)
+    word = said.strip().removeprefix('"').removesuffix('"')
+    if not (word.isdecimal() and word.isascii() and len(word) < 10 and said.strip() == f'"{word}"'):
+        raise Invalid("bad_condition", 'If-Match must be one ETag as it was given, such as "3"', header="if-match")
+    return Expected(int(word), condition=True)
+
+
+def _version(asked: dict[str, str], name: str) -> int:
+    return min(number(asked, name, 0), LAST)
+
+
+def _proposal(name: str, fields: tuple[contract.Field, ...]) -> dict[str, Any]:
+    return {"name": name, "type_id": gts.QUERY_RETURNS, "fields": [field.as_json() for field in fields]}
+
+
+def _shown(request: Request, entry: Entry, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return _json(entry.as_json(), status, _headers(request, entry) | (headers or {}))
+
+
+def _headers(request: Request, entry: Entry) -> dict[str, str]:
+    headers = {"etag": _etag(entry)}
+    if entry.draft.state is State.DEPRECATED:
+        since, until = entry.state_changed_at, schemas.sunset(entry, edge_of(request).archive_after_days)
+        headers["deprecation"] = f"@{int(since.timestamp())}"
+        headers["sunset"] = format_datetime(until, usegmt=True)
+    return headers
+
+
+def _etag(entry: Entry) -> str:
+    return f'"{entry.version}"'
+
+
+def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(errors.as_json(value), status, headers, media.JSON)

@@ -1,0 +1,43 @@
+"""What is counted and measured of every request, in the words of Prometheus."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_1_0_0, generate_latest
+
+MEDIA_TYPE = CONTENT_TYPE_PLAIN_1_0_0
+UNKNOWN = "(unknown)"  # the route of a path that no route serves
+
+_METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+
+class Metrics:
+    """One set for each application: two of them in a process do not count for each other."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.in_flight = Gauge("penstock_http_in_flight", "Requests under way.", registry=self.registry)
+        self._requests = Counter(
+            "penstock_http_requests", "Requests answered.", ["method", "route", "status"], registry=self.registry
+        )
+        self._seconds = Histogram(
+            "penstock_http_request_seconds",
+            "Time from a request to the end of its answer.",
+            ["route"],
+            registry=self.registry,
+            buckets=_SECONDS,
+        )
+        self._exceptions = Counter(
+            "penstock_http_exceptions", "Errors that are bugs.", ["exception"], registry=self.registry
+        )
+
+    def answered(self, method: str, route: str | None, status: int | None, seconds: float) -> None:
+        """What a client chose freely is no label: there would be no end to them."""
+        known = method if method in _METHODS else "other"
+        self._requests.labels(known, route or UNKNOWN, "none" if status is None else str(status)).inc()
+        self._seconds.labels(route or UNKNOWN).observe(seconds)
+
+    def failed(self, bug: BaseException) -> None:
+        self._exceptions.labels(type(bug).__name__).inc()
+
+    def text(self) -> bytes:
+        return generate_latest(self.registry)

@@ -1,0 +1,28 @@
+"""What requests and answers about datasets look like, for the documents."""
+
+from penstock.http import media
+from penstock.http.documents import header, query
+
+KEY = header(
+    "idempotency-key", "The same request, sent again with this key, happens once.", example="import-2026-01-31"
+)
+VERSION = query("version", "That version; the newest unless given.", kind="integer", example=3)
+TOP = query("$top", "How many at most.", kind="integer", example=50)
+SKIP = query("$skip", "How many to leave out first.", kind="integer", example=0)
+VERSION_FACTS = {
+    "version": 1, "operation": "create", "inserted": 3, "updated": 0, "deleted": 0, "rows": 3, "files": 1,
+    "bytes": 1204, "at": "2026-01-31T10:30:00+00:00", "author": "ada", "commit_no": 1, "swept": False,
+}  # fmt: skip
+COLUMNS = [{"name": "id", "type": "int64", "nullable": False}, {"name": "amount", "type": {"decimal": [12, 2]}, "nullable": True}]  # fmt: skip
+DATASET = {
+    "id": "0b0f1c8e-5a0e-4c53-9d4f-3f6f0a3f1b2c", "name": "shop.orders", "row_ids": True, "read_only": False,
+    "created_at": "2026-01-31T10:30:00+00:00", "schema": COLUMNS, **VERSION_FACTS,
+}  # fmt: skip
+RECEIPT = {
+    "key": "import-2026-01-31", "commit_no": 2, "at": "2026-01-31T10:31:00+00:00", "replayed": False,
+    "written": [
+        {"dataset": DATASET["id"], "name": "shop.orders", "version": 2, "operation": "append", "rows": 5,
+         "inserted": 2, "updated": 0, "deleted": 0}
+    ],
+}  # fmt: skip
+SENT_ROWS = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in media.FORMATS}

@@ -1,0 +1,30 @@
+"""Who sends this request? A caller, by the token in its one authorization header."""
+
+from fastapi import Request
+
+from penstock.core.caller import Caller
+from penstock.errors import Unauthenticated
+from penstock.http.edge import Edge, edge_of
+
+
+def caller(request: Request) -> Caller:
+    """The dependency of every route that works for somebody."""
+    edge = edge_of(request)
+    found = _caller(edge, request.headers.getlist("authorization"))
+    edge.tenants.add(found.tenant)
+    request.state.caller = found  # for the log
+    return found
+
+
+def _caller(edge: Edge, headers: list[str]) -> Caller:
+    if edge.dev and (not headers or edge.tokens is None):
+        return edge.dev
+    if not headers:
+        raise Unauthenticated("no_token", "send a token: authorization: Bearer …")
+    if len(headers) > 1:
+        raise Unauthenticated("bad_authorization", "there is more than one authorization header; send one")
+    scheme, _, token = headers[0].partition(" ")
+    if scheme.lower() != "bearer" or not token:
+        raise Unauthenticated("bad_authorization", "the authorization header must be: Bearer, a blank, the token")
+    assert edge.tokens is not None  # an edge without tokens has a dev
+    return edge.tokens.verify(token)

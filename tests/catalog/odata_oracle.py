@@ -1,0 +1,232 @@
+"""A filter as plain tuples: drawn at random, written as OData, and decided in Python, row by row.
+
+It shares no code with Penstock's parser and tree. A value is one of
+
+    ("field", name)  ("part", name)  ("literal", value)  (function, value)       function: tolower, toupper
+
+and a condition one of
+
+    (op, value, value)  ("in", value, literals)  (place, value, value)           place: contains, startswith, endswith
+    ("flag", name)  ("not", condition)  ("and", conditions)  ("or", conditions)
+    ("is", condition, op, constant)  ("any", condition or None)  ("all", condition)
+"""
+
+import operator
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta, timezone
+from typing import Any
+from uuid import UUID
+
+from hypothesis import strategies as st
+
+from catalog.odata_cases import CASED, ROWS
+
+Row = dict[str, Any]
+Spec = tuple[Any, ...]
+
+ORDERINGS: dict[str, Callable[[Any, Any], bool]] = {
+    "gt": operator.gt,
+    "ge": operator.ge,
+    "lt": operator.lt,
+    "le": operator.le,
+}
+PLACES: dict[str, Callable[[str, str], bool]] = {
+    "contains": operator.contains,
+    "startswith": str.startswith,
+    "endswith": str.endswith,
+}
+OPS = ("eq", "ne", *ORDERINGS)
+LONG = 12  # the row whose name is too long to be written often in one filter
+
+
+def holds(spec: Spec, row: Row, part: Row | None = None) -> bool:
+    match spec:
+        case "eq", left, right:
+            return bool(value(left, row, part) == value(right, row, part))
+        case "ne", left, right:
+            return bool(value(left, row, part) != value(right, row, part))
+        case ("gt" | "ge" | "lt" | "le") as op, left, right:
+            a, b = value(left, row, part), value(right, row, part)
+            return a is not None and b is not None and ORDERINGS[op](a, b)
+        case "in", left, items:
+            return value(left, row, part) in [value(item, row, part) for item in items]
+        case ("contains" | "startswith" | "endswith") as place, left, right:
+            a, b = value(left, row, part), value(right, row, part)
+            return a is not None and b is not None and PLACES[place](a, b)
+        case "flag", name:
+            return row[name] is True
+        case "not", inner:
+            return not holds(inner, row, part)
+        case "and", parts:
+            return all(holds(one, row, part) for one in parts)
+        case "or", parts:
+            return any(holds(one, row, part) for one in parts)
+        case "is", inner, "eq", constant:
+            return holds(inner, row, part) is constant
+        case "is", inner, "ne", constant:
+            return holds(inner, row, part) is not constant
+        case "any", None:
+            return bool(row["tags"])
+        case "any", body:
+            return any(holds(body, row, one) for one in row["tags"])
+        case "all", body:
+            return all(holds(body, row, one) for one in row["tags"])
+    raise ValueError(spec)
+
+
+def value(spec: Spec, row: Row, part: Row | None) -> Any:
+    match spec:
+        case "field", name:
+            return row[name]
+        case "part", name:
+            assert part is not None
+            return part[name]
+        case "literal", plain:
+            return plain
+        case ("tolower" | "toupper") as function, (("tolower" | "toupper"), inner):
+            return value((function, inner), row, part)
+        case ("tolower" | "toupper") as function, inner:
+            text = value(inner, row, part)
+            cased = inner[0] == "literal" or inner[1] in CASED
+            return None if text is None else _folded(text, function == "tolower", cased)
+    raise ValueError(spec)
+
+
+def _folded(text: str, lower: bool, cased: bool) -> str:
+    """Text that has no folded companion is folded from A to Z."""
+    if cased:
+        return text.lower() if lower else text.upper()
+    return "".join((char.lower() if lower else char.upper()) if char.isascii() else char for char in text)
+
+
+def written(spec: Spec) -> str:
+    """As OData, with no more parentheses than it takes."""
+    match spec:
+        case "field", name:
+            return str(name)
+        case "part", name:
+            return f"t/{name}"
+        case "literal", plain:
+            return literal(plain)
+        case ("tolower" | "toupper") as function, inner:
+            return f"{function}({written(inner)})"
+        case ("contains" | "startswith" | "endswith") as place, left, right:
+            return f"{place}({written(left)},{written(right)})"
+        case "flag", name:
+            return str(name)
+        case "in", left, items:
+            return f"{written(left)} in ({', '.join(written(item) for item in items)})"
+        case "not", inner:
+            return f"not {_within(inner, 'in', 'flag', *PLACES, 'any', 'all', 'not')}"
+        case "and", parts:
+            return " and ".join(_within(part, *OPS, "in", "flag", "not", *PLACES, "any", "all", "is") for part in parts)
+        case "or", parts:
+            return " or ".join(written(part) for part in parts)
+        case "is", inner, op, constant:
+            return f"{_within(inner, 'not', *PLACES, *ORDERINGS, 'any', 'all')} {op} {literal(constant)}"
+        case "any", None:
+            return "tags/any()"
+        case ("any" | "all") as quantifier, body:
+            return f"tags/{quantifier}(t: {written(body)})"
+        case op, left, right:
+            return f"{written(left)} {op} {written(right)}"
+    raise ValueError(spec)
+
+
+def _within(spec: Spec, *bare: str) -> str:
+    return written(spec) if spec[0] in bare else f"({written(spec)})"
+
+
+def literal(plain: Any) -> str:
+    match plain:
+        case None:
+            return "null"
+        case bool():
+            return str(plain).lower()
+        case str():
+            return "'" + plain.replace("'", "''") + "'"
+        case datetime():  # in some zone or other
+            minutes = -15 if plain.year > 2026 else 15 * (plain.second % 8)
+            zone = timezone(timedelta(minutes=minutes))
+            return plain.astimezone(zone).isoformat()
+        case date():
+            return plain.isoformat()
+        case UUID():
+            return str(plain).upper() if plain.int % 2 else f"'{plain}'"
+    return str(plain)
+
+
+WORDS = [
+    "",
+    "a",
+    "A",
+    "alpha",
+    "ALPHA",
+    "ß",
+    "ss",
+    "Ä",
+    "ä",
+    "\u0308",
+    "%",
+    "_",
+    "\\",
+    "'",
+    "🦆",
+    "Ω",
+    "ς",
+    "{}",
+    "?",
+    ":n",
+]
+VALUES: dict[str, list[Any]] = {
+    "n": [-(2**63), -1, 0, 1, 2, 7, 2**63 - 1, 0.5, 1e19, 2.0],
+    "x": [-0.5, 0, 0.1, 1.5, 1e300, -1e300, 1],
+    "flag": [True, False],
+    "id": [UUID(int=1), UUID(int=2), UUID(int=2**128 - 1), UUID(int=99)],
+    "at": [datetime(2026, 1, 31, 10, tzinfo=UTC), datetime(2026, 1, 31, 10, 0, 0, 1, UTC), datetime(2025, 1, 1, tzinfo=UTC)],
+    "day": [date(2026, 1, 31), date(2024, 2, 29), date(1, 1, 1), date(9999, 12, 31)],
+    "name": WORDS,
+    "note": WORDS,
+    "label": ["red", "RED", "", "ß"],
+    "size": [0, 1, 2, 3],
+}  # fmt: skip
+ALIKE = {"n": "x", "x": "n", "name": "note", "note": "name"}  # fields that can be compared with one another
+
+
+def filters() -> st.SearchStrategy[Spec]:
+    parts = st.recursive(tests("part", ["label", "size"]) | tests("field", ["n", "name"]), _joined, max_leaves=4)
+    lambdas = st.tuples(st.just("any"), st.none() | parts) | st.tuples(st.just("all"), parts)
+    fields = ["n", "x", "flag", "id", "at", "day", "name", "note"]
+    flag = st.just(("flag", "flag"))
+    return st.recursive(st.one_of(*[tests("field", fields)] * 4, flag, lambdas), _joined, max_leaves=12)
+
+
+def _joined(inner: st.SearchStrategy[Spec]) -> st.SearchStrategy[Spec]:
+    several = st.lists(inner, min_size=2, max_size=4)
+    return st.one_of(
+        st.tuples(st.just("and"), several),
+        st.tuples(st.just("or"), several),
+        st.tuples(st.just("not"), inner),
+        st.tuples(st.just("is"), inner.filter(lambda spec: spec[0] != "flag"), st.sampled_from(["eq", "ne"]), st.booleans()),
+    )  # fmt: skip
+
+
+@st.composite
+def tests(draw: st.DrawFn, source: str, names: list[str]) -> Spec:
+    name = draw(st.sampled_from(names))
+    left: Spec = (source, name)
+    text = isinstance(VALUES[name][0], str)
+    if text and draw(st.booleans()):
+        left = draw(st.sampled_from([("tolower", left), ("toupper", left), ("tolower", ("toupper", left))]))
+    drawn = st.sampled_from(
+        VALUES[name] + [row[name] for row in ROWS if row.get(name) is not None and row["k"] != LONG]
+    )
+    literals = drawn.map(lambda plain: ("literal", plain)) | st.just(("literal", None))
+    kind = draw(st.sampled_from(["op", "op", "in", "place"]))
+    if kind == "in":
+        return "in", left, draw(st.lists(literals, min_size=1, max_size=4))
+    right = ("field", ALIKE[name]) if name in ALIKE and draw(st.integers(0, 4)) == 0 else draw(literals)
+    if kind == "place" and text:
+        return draw(st.sampled_from(list(PLACES))), left, right
+    op = draw(st.sampled_from(OPS))
+    return (op, right, left) if draw(st.booleans()) else (op, left, right)

@@ -1,0 +1,35 @@
+"""The HTTP edge of a workspace, as an admin, a stranger and nobody meet it."""
+
+from collections.abc import Iterator
+
+import pytest
+from fastapi import FastAPI
+
+from edges.http.client import SECRET, Client, near, token
+from penstock.http.app import application
+from penstock.http.edge import Edge
+from penstock.lake import Lake
+from penstock.service.tokens import Tokens
+from places import Place
+
+
+@pytest.fixture
+def local(embedded: Place) -> Iterator[Lake]:
+    """The workspace as its own command line sees it: another tenant than that of the tokens."""
+    with embedded.open() as opened:
+        yield opened
+
+
+@pytest.fixture
+def edge(local: Lake) -> Edge:
+    return Edge(local.workspace, Tokens(SECRET))
+
+
+@pytest.fixture
+def app(edge: Edge) -> FastAPI:
+    return application(edge)
+
+
+@pytest.fixture
+def client(app: FastAPI) -> Client:
+    return near(app, token())

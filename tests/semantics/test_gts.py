@@ -1,0 +1,267 @@
+"""A GTS id says what derives from what; a text that is none is refused where it stops being one."""
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.core import gts
+from penstock.core.gts import BASE, QUERY_RETURNS, GtsId, Segment, assert_schema_type, matches, parse, schema_key
+from penstock.errors import Invalid
+
+KEY = "7a1d2f34-5678-49ab-8def-0123456789ab"
+ORDER = "gts.acme.shop.orders.order.v1~"
+GIFT = f"{ORDER}acme.shop._.gift.v1.2~"
+
+WORDS = st.from_regex(r"[a-z_][a-z0-9_]{0,8}", fullmatch=True)
+NAMES = WORDS.filter(lambda word: word != "_")
+NUMBERS = st.integers(0, 10**6)
+SEGMENTS = st.builds(Segment, NAMES, NAMES, WORDS, NAMES, NUMBERS, st.none() | NUMBERS)
+CHAINS = st.lists(SEGMENTS, min_size=1, max_size=4).map(tuple)
+IDS = st.one_of(
+    st.builds(GtsId, CHAINS),
+    st.builds(GtsId, CHAINS.filter(lambda chain: len(chain) > 1), st.just(False)),
+    st.builds(GtsId, CHAINS, st.just(False), st.uuids()),
+)
+
+
+@given(IDS)
+def test_an_id_is_read_as_it_was_written(gts_id: GtsId) -> None:
+    assert parse(gts_id.text) == gts_id
+    assert parse(gts_id.text).text == gts_id.text
+    assert parse(f"gts://{gts_id.text}") == gts_id
+
+
+def test_a_chain_tells_type_instance_and_base() -> None:
+    gift = parse(GIFT)
+    assert gift.segments == (
+        Segment("acme", "shop", "orders", "order", 1),
+        Segment("acme", "shop", "_", "gift", 1, 2),
+    )
+    assert gift.is_type
+    assert gift.base == parse(ORDER)
+    assert parse(ORDER).base is None
+    named, nameless = parse(GIFT.removesuffix("~")), parse(f"{GIFT}{KEY}")
+    assert not named.is_type
+    assert named.base == parse(ORDER)
+    assert not nameless.is_type
+    assert nameless.base == gift
+    assert nameless.tail == UUID(KEY)
+
+
+@pytest.mark.parametrize(
+    ("text", "position", "expected"),
+    [
+        ("", 0, "'gts.'"),
+        ("gts", 0, "'gts.'"),
+        (" gts.a.b.c.d.v1~", 0, "'gts.'"),
+        ("GTS.a.b.c.d.v1~", 0, "'gts.'"),
+        ("gts.", 4, "a vendor"),
+        ("gts.A.b.c.d.v1~", 4, "a vendor"),
+        ("gts._.b.c.d.v1~", 4, "a vendor"),
+        ("gts.a.1b.c.d.v1~", 6, "a package"),
+        ("gts.a._.c.d.v1~", 6, "a package"),
+        ("gts.a.b.c-c.d.v1~", 8, "a namespace"),
+        ("gts.a.b.c._.v1~", 10, "a type"),
+        ("gts.a.b.c~", 9, "'.' and a type"),
+        ("gts.a.b.c.d~", 11, "'.' and a version"),
+        ("gts.a.b.c.d.1~", 12, "a version"),
+        ("gts.a.b.c.d.v01~", 12, "a version"),
+        ("gts.a.b.c.d.v~", 12, "a version"),
+        ("gts.a.b.c.d.v1.~", 15, "a minor version"),
+        ("gts.a.b.c.d.v1.02~", 15, "a minor version"),
+        ("gts.a.b.c.d.v1.2.3~", 16, "'~' or the end"),
+        ("gts.a.b.c.d.v١~", 12, "a version"),
+        ("gts.a.b.c.d.v1", 14, "'~'"),
+        ("gts.a.b.c.d.v1\n~", 12, "a version"),
+        ("gts.a.b.c.d.v1~\n", 15, "a vendor"),
+        ("gts.a.b.c.d.v1~~", 15, "a vendor"),
+        ("gts.a.b.c.d.v1~gts.a.b.c.d.v1~", 25, "a version"),
+        (f"gts.a.b.c.d.v1~{KEY}~", 15, "a vendor"),
+        (f"gts.a.b.c.d.v1~{KEY.upper()}", 15, "a vendor"),
+        (f"gts.{KEY}", 4, "a vendor"),
+        ("gts://gts.a.B.c.d.v1~", 12, "a package"),
+        ("gts://gts://gts.a.b.c.d.v1~", 6, "'gts.'"),
+        ("gts." + "a" * 1_021, 1_024, "at most 1,024 characters"),
+    ],
+)
+def test_what_is_no_id_is_refused_where_it_goes_wrong(text: str, position: int, expected: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        parse(text)
+    assert refused.value.reason == "bad_gts_id"
+    assert (refused.value.context["position"], f"expected {expected}" in refused.value.message) == (position, True)
+
+
+def test_the_longest_id_has_1024_characters() -> None:
+    longest = "gts." + "a" * (1_024 - len("gts..b.c.d.v1~")) + ".b.c.d.v1~"
+    assert len(parse(longest).text) == 1_024
+    with pytest.raises(Invalid):
+        parse(longest.replace(".b.", ".bb."))
+
+
+def test_a_refused_text_can_be_printed_whatever_it_holds() -> None:
+    with pytest.raises(Invalid) as refused:
+        parse("gts.\ud800\x00é~")
+    assert refused.value.context["gts_id"].isascii()
+    assert refused.value.context["gts_id"].isprintable()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "derives"),
+    [
+        (GIFT, ORDER, True),
+        (f"{GIFT}{KEY}", ORDER, True),
+        (f"{GIFT}{KEY}", GIFT, True),
+        (f"{GIFT}{KEY}", ORDER + "acme.shop._.gift.v1~", True),
+        (f"{GIFT}{KEY}", ORDER + "acme.shop._.gift.v1.3~", False),
+        (f"{GIFT}{KEY}", ORDER + "acme.shop._.gift.v2~", False),
+        (GIFT, GIFT, False),
+        (ORDER, GIFT, False),
+        (GIFT, "gts.acme.shop.orders.order.v1.0~", False),
+        (GIFT, "gts.acme.shop.orders.orders.v1~", False),
+        ("gts.acme.shop.orders.order.v1.4~acme.shop._.gift.v1~", ORDER, True),
+        (f"{ORDER}{KEY}", ORDER.removesuffix("~") + f"~{KEY}", False),
+        (QUERY_RETURNS, BASE, True),
+    ],
+)
+def test_a_type_derives_from_those_before_it(one: str, other: str, derives: bool) -> None:
+    assert parse(one).derives_from(parse(other)) is derives
+
+
+def test_the_uuid_of_a_name_never_changes() -> None:
+    assert str(parse(BASE).uuid) == "452257ca-5d68-5a60-b00a-16415675b967"
+    assert parse(f"gts://{BASE}").uuid == parse(BASE).uuid
+    assert parse(GIFT).uuid != parse(GIFT.removesuffix("~")).uuid
+
+
+CHAT = "gts.x.llm.chat.message."
+MESSAGES = [
+    f"{CHAT}v1.0~",
+    f"{CHAT}v1.0~x.llm._.sys.v1.0~",
+    f"{CHAT}v1.1~",
+    f"{CHAT}v1.1~x.llm._.user.v1.1",
+    f"{CHAT}v2~{KEY}",
+]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matched"),
+    [
+        ("gts.*", [0, 1, 2, 3, 4]),
+        ("gts://gts.x.*", [0, 1, 2, 3, 4]),
+        ("gts.x.llm.chat.*", [0, 1, 2, 3, 4]),
+        ("gts.y.*", []),
+        (f"{CHAT}*", [0, 1, 2, 3, 4]),
+        (f"{CHAT}v1.*", [0, 1, 2, 3]),
+        (f"{CHAT}v1~*", [0, 1, 2, 3]),
+        (f"{CHAT}v1.0~*", [0, 1]),
+        (f"{CHAT}v1.1~x.*", [3]),
+        (f"{CHAT}v1~x.llm._.*", [1, 3]),
+        (f"{CHAT}v1~x.llm._.sys.v1.*", [1]),
+        (f"{CHAT}v1~x.llm._.sys.v1~*", [1]),
+        (f"{CHAT}v1~x.llm._.user.v1~*", []),  # it is an instance, and nothing derives from one
+        (f"{CHAT}v2~*", [4]),
+        (f"{CHAT}v2~x.*", []),
+        (f"{CHAT}v1~", [0, 2]),
+        (f"{CHAT}v1.1~", [2]),
+        (f"{CHAT}v1~x.llm._.sys.v1~", [1]),
+        (f"{CHAT}v1~x.llm._.user.v1", [3]),
+        (f"{CHAT}v1~x.llm._.user.v1~", []),
+        (f"{CHAT}v2~{KEY}", [4]),
+        (f"{CHAT}v1~{KEY}", []),
+    ],
+)
+def test_a_pattern_matches_what_it_begins(pattern: str, matched: list[int]) -> None:
+    assert [n for n, text in enumerate(MESSAGES) if matches(pattern, parse(text))] == matched
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "*",
+        "gts*",
+        f"{CHAT[:-1]}*",
+        f"{CHAT}v*",
+        f"{CHAT}v*~*",
+        f"{CHAT}v1*",
+        f"{CHAT}v1.0.*",
+        "gts.*.a.*",
+        "gts.A.*",
+        "x.llm.*",
+        "",
+    ],
+)
+def test_a_star_stands_only_at_the_end_and_after_a_whole_word(pattern: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        matches(pattern, parse(MESSAGES[0]))
+    assert refused.value.reason == "bad_gts_id"
+
+
+@given(IDS, st.data())
+def test_every_id_is_matched_by_its_own_beginnings(gts_id: GtsId, data: st.DataObject) -> None:
+    assert matches(gts_id.text, gts_id)
+    cut = data.draw(st.sampled_from([n for n, char in enumerate(gts_id.text, 1) if char in ".~"]))
+    assert matches(f"{gts_id.text[:cut]}*", gts_id)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (KEY, True),
+        (KEY.upper(), True),
+        (f"{QUERY_RETURNS}{KEY}", True),
+        (f"gts://{QUERY_RETURNS}{KEY}", True),
+        (f"{QUERY_RETURNS}{KEY.upper()}", True),
+        (f"{QUERY_RETURNS}acme.shop._.orders.v1~{KEY}", True),
+        (f"{BASE}{KEY}", False),
+        (f"{ORDER}{KEY}", False),
+        (f"{QUERY_RETURNS}", False),
+        (f"{QUERY_RETURNS}{KEY}~", False),
+        (f"~{KEY}", False),
+        (f"gts://{KEY}", False),
+        (f"{{{KEY}}}", False),
+        (f"urn:uuid:{KEY}", False),
+        (KEY.replace("-", ""), False),
+        (f" {KEY}", False),
+        (f"{KEY}\n", False),
+        ("", False),
+        ("nonsense", False),
+        (f"{'x' * 5_000}~{KEY}", False),
+    ],
+)
+def test_a_schema_is_found_by_its_uuid_alone_or_behind_its_type(text: str, found: bool) -> None:
+    assert schema_key(text) == (UUID(KEY) if found else None)
+
+
+def test_the_type_of_a_schema_is_query_returns_or_derives_from_it() -> None:
+    derived = f"{QUERY_RETURNS}acme.shop._.orders.v1.3~"
+    assert assert_schema_type(QUERY_RETURNS) == QUERY_RETURNS
+    assert assert_schema_type(f"gts://{QUERY_RETURNS}") == QUERY_RETURNS
+    assert assert_schema_type(derived) == derived
+    room = gts.MAX_STORED - len(f"{QUERY_RETURNS}.shop._.orders.v1~")
+    assert len(assert_schema_type(f"{QUERY_RETURNS}{'a' * room}.shop._.orders.v1~")) == 255
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "told"),
+    [
+        (BASE, "abstract_schema_type", QUERY_RETURNS),
+        (f"gts://{BASE}", "abstract_schema_type", QUERY_RETURNS),
+        (ORDER, "bad_schema_type", QUERY_RETURNS),
+        (f"{BASE}acme.shop._.other.v1~", "bad_schema_type", QUERY_RETURNS),
+        (QUERY_RETURNS.replace("returns.v1", "returns.v1.2"), "bad_schema_type", QUERY_RETURNS),
+        (QUERY_RETURNS.replace("returns.v1", "returns.v2"), "bad_schema_type", QUERY_RETURNS),
+        (f"{QUERY_RETURNS}{KEY}", "bad_schema_type", "instance"),
+        (f"{QUERY_RETURNS}{'a' * 200}.shop._.orders.v1~", "bad_schema_type", "at most 255"),
+        (QUERY_RETURNS.upper(), "bad_gts_id", "position 0"),
+        ("query_returns", "bad_gts_id", "position 0"),
+        (1, "bad_gts_id", QUERY_RETURNS),
+        ([QUERY_RETURNS], "bad_gts_id", QUERY_RETURNS),
+    ],
+)
+def test_other_types_are_refused_with_the_way_out(text: Any, reason: str, told: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        assert_schema_type(text)
+    assert (refused.value.reason, told in refused.value.message) == (reason, True)
