@@ -55,7 +55,7 @@ _AS_OF_TIME = _BY_ID.where(_v.created_at <= bindparam("time")).order_by(_NEWEST_
 
 _other = dataset_versions.alias()
 _last = select(func.max(_other.c.version)).where(mine(_other), _other.c.dataset_id == _d.dataset_id).scalar_subquery()
-_ALL = _SNAPSHOT.where(_there, _v.version == _last).order_by(_d.name_key)
+NEWEST_OF_ALL = _SNAPSHOT.where(_there, _v.version == _last).order_by(_d.name_key)
 
 _VERSIONS = (
     select(dataset_versions)
@@ -94,12 +94,12 @@ def commit_no(tx: Tx) -> int:
 
 
 def datasets_now(tx: Tx) -> list[Snapshot]:
-    return [_snapshot(row) for row in tx.all(_ALL)]
+    return [snapshot(row) for row in tx.all(NEWEST_OF_ALL)]
 
 
 def named(tx: Tx, name: DatasetName) -> Snapshot:
     if row := tx.first(_NAMED, name=name.key):
-        return _snapshot(row)
+        return snapshot(row)
     raise no_such(name)
 
 
@@ -110,12 +110,12 @@ def named_then(tx: Tx, name: DatasetName, commit_no: int) -> Snapshot:
         raise no_such(name)
     if row.swept_at:
         raise _unreadable(row, row.version, "was swept")
-    return _snapshot(row)
+    return snapshot(row)
 
 
 def newest(tx: Tx, dataset: UUID) -> Snapshot:
     if row := tx.first(_NEWEST, dataset=dataset):
-        return _snapshot(row)
+        return snapshot(row)
     raise no_such(dataset)
 
 
@@ -129,7 +129,7 @@ def at_version(tx: Tx, dataset: UUID, version: int) -> Snapshot:
     if row is None or row.swept_at:
         last = tx.first(_NEWEST, dataset=dataset)
         raise _unreadable(last, version, "was swept" if row else "does not exist") if last else no_such(dataset)
-    return _snapshot(row)
+    return snapshot(row)
 
 
 def as_of(tx: Tx, dataset: UUID, moment: int | datetime) -> Snapshot:
@@ -241,7 +241,7 @@ def _may_hold(file: DataFile, bounds: Bounds) -> bool:
     return all(may_hold(file.stats.get(name), file.rows, low, high) for name, (low, high) in bounds.items())
 
 
-def _snapshot(row: Row[Any]) -> Snapshot:
+def snapshot(row: Row[Any]) -> Snapshot:
     return Snapshot(
         dataset=row.dataset_id,
         name=DatasetName(row.schema_name, row.table_name),

@@ -1,7 +1,7 @@
 """Keep the schemas of what queries return: the newest version of each, and every one before it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -10,7 +10,7 @@ from sqlalchemy.exc import IntegrityError
 
 from penstock.catalog import search as searches
 from penstock.catalog.access import Tx, add, mine
-from penstock.catalog.search import Cased, Children, Columns
+from penstock.catalog.search import Cased, Children, Columns, Page
 from penstock.catalog.tables import gts_queries, gts_schema_fields, gts_schema_versions, gts_schemas
 from penstock.core import gts
 from penstock.core.contract import Field, stored
@@ -181,27 +181,14 @@ def deprecated(tx: Tx) -> list[Entry]:
     return [_entry(row) for row in tx.all(_DEPRECATED)]
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
-    entries: list[Entry]
-    more: bool
-    count: int | None  # of all that fit, if it was asked for
-
-
-def search(tx: Tx, options: Options, built_in: Sequence[Entry] = ()) -> Page:
+def search(tx: Tx, options: Options, built_in: Sequence[Entry] = ()) -> Page[Entry]:
     """Those of the tenant's schemas, and of the built-in entries, that fit. The built-in ones come first."""
     types = [entry for entry in built_in if _fits(tx, entry, options)]
-    fits = [*_there, *_conditions(options, gts_schemas)]
-    skip = max(options.skip - len(types), 0)
     first = types[options.skip : options.skip + options.top]
-    wanted = select(gts_schemas).where(*fits).order_by(*_ordered(options))
-    rows = tx.all(wanted.limit(options.top - len(first) + 1).offset(skip))
-    found = [*first, *map(_entry, rows)]
-    count = None
-    if options.count:
-        counted = tx.first(select(func.count()).select_from(gts_schemas).where(*fits))
-        count = len(types) + (counted[0] if counted else 0)
-    return Page(found[: options.top], len(found) > options.top, count)
+    rest = replace(options, skip=max(options.skip - len(types), 0), top=options.top - len(first))
+    wanted = select(gts_schemas).where(*_there, *_conditions(options, gts_schemas)).order_by(*_ordered(options))
+    own = searches.page(tx, wanted, rest, _entry)
+    return Page([*first, *own.items], own.more, None if own.count is None else own.count + len(types))
 
 
 def _ordered(options: Options) -> list[Any]:

@@ -3,6 +3,7 @@
     where(filter, columns)              the condition
     containing(words, columns)          the condition of `$search`
     order(orderby, columns, tie_break)  what to order by
+    page(tx, statement, options)        the rows of a page, whether there are more, and how many in all
 
 Nothing that a caller wrote becomes SQL text: values are bound. Text is compared and ordered by code point. Folding needs
 a column beside the text that Python folded when the row was written (`Cased`); other text is folded from A to Z only.
@@ -15,7 +16,7 @@ for false, which leaves plain comparisons that an index can serve, and only turn
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from sqlalchemy import (
     BigInteger,
@@ -27,6 +28,8 @@ from sqlalchemy import (
     FromClause,
     Integer,
     Numeric,
+    Row,
+    Select,
     String,
     Text,
     TypeDecorator,
@@ -37,6 +40,7 @@ from sqlalchemy import (
     literal,
     not_,
     or_,
+    select,
     true,
 )
 from sqlalchemy.ext.compiler import compiles
@@ -45,7 +49,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.sql.type_api import TypeEngine
 
-from penstock.catalog.access import mine
+from penstock.catalog.access import Tx, mine
 from penstock.catalog.tables import Instant
 from penstock.core.odata import (
     And,
@@ -61,6 +65,7 @@ from penstock.core.odata import (
     Match,
     Node,
     Not,
+    Options,
     Or,
     Order,
     Place,
@@ -68,6 +73,7 @@ from penstock.core.odata import (
 )
 
 Sql: TypeAlias = ColumnElement[Any]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -109,6 +115,28 @@ def order(orderby: Sequence[Order], columns: Columns, tie_break: Sequence[Sql]) 
     asked = [(_column(one.field, columns), one.descending) for one in orderby]
     last = [(column, False) for column in tie_break if not any(column is other for other, _ in asked)]
     return [_ordered(column, descending) for column, descending in asked + last]
+
+
+def upper(text: Sql) -> Sql:
+    """A to Z; every database folds those alike."""
+    return func.upper(_CodePoints(text), type_=Text())
+
+
+@dataclass(frozen=True)
+class Page(Generic[T]):
+    items: list[T]
+    more: bool
+    count: int | None  # of all that fit, if it was asked for
+
+
+def page(tx: Tx, wanted: Select[Any], options: Options, made: Callable[[Row[Any]], T]) -> Page[T]:
+    """The rows of a statement that has its conditions and its order."""
+    rows = tx.all(wanted.limit(options.top + 1).offset(options.skip))
+    count = None
+    if options.count:
+        found = tx.first(select(func.count()).select_from(wanted.order_by(None).subquery()))
+        count = found[0] if found else 0
+    return Page([made(row) for row in rows[: options.top]], len(rows) > options.top, count)
 
 
 def _ordered(column: Sql, descending: bool) -> ColumnElement[Any]:

@@ -74,7 +74,7 @@ def list_(frame: Frame, condition: str | None, top: int, skip: int) -> None:
     )
     with frame.lake() as lake:
         page = schemas.search(lake.workspace, lake.caller, options)
-    rows = [entry.as_json() for entry in page.entries]
+    rows = [entry.as_json() for entry in page.items]
     for row in () if frame.json else rows:
         row |= {"name": printable(row["name"]), "fields": len(row["fields"])}
     columns = {"name": "name", "state": "state", "version": "version", "fields": "fields", "id": "id"}

@@ -57,6 +57,8 @@ class Snapshot:
         return {
             "id": str(self.dataset),
             "name": str(self.name),
+            "schema_name": self.name.schema,
+            "table_name": self.name.table,
             "row_ids": self.row_ids,
             "read_only": self.read_only,
             "created_at": self.created_at.isoformat(),

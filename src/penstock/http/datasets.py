@@ -1,7 +1,7 @@
 """Datasets over REST: list, make, look at, read, fill and drop them."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -19,24 +19,11 @@ from penstock.http.asked import columns, flag, next_link, number, parameters
 from penstock.http.bodies import Upload, Who
 from penstock.http.creations import creation
 from penstock.http.documents import answers, header, query
-from penstock.http.edge import Edge, edge_of
+from penstock.http.edge import edge_of
 from penstock.service import alter, read, write
 from penstock.storage.incoming import Incoming, incoming
 from penstock.storage.scan import BATCH_ROWS
 
-FIELDS: odata.Fields = {
-    "id": odata.Kind.GUID,
-    "name": odata.Kind.TEXT,
-    "row_ids": odata.Kind.BOOLEAN,
-    "read_only": odata.Kind.BOOLEAN,
-    "created_at": odata.Kind.INSTANT,
-    "version": odata.Kind.INTEGER,
-    "rows": odata.Kind.INTEGER,
-    "files": odata.Kind.INTEGER,
-    "bytes": odata.Kind.INTEGER,
-    "at": odata.Kind.INSTANT,
-    "author": odata.Kind.TEXT,
-}
 SHOWN = ("schema", "operation", "inserted", "updated", "deleted", "commit_no", "swept")  # and not asked for
 ROWS, MOST_ROWS = 100, 10_000  # on a page, unless asked for, and at most
 PAGE_BYTES = 16 << 20
@@ -71,24 +58,18 @@ router = APIRouter(prefix="/datasets", tags=["datasets"])
 )
 def list_datasets(request: Request, who: Who) -> Response:
     pairs = request.query_params.multi_items()
-    options = odata.options(pairs, FIELDS, default_top=50, max_top=200, selectable=SHOWN)
-    found, total = _listed(edge_of(request), who, options)
-    value = [snapshot.facts() for snapshot in found]
+    options = odata.options(pairs, read.FIELDS, default_top=50, max_top=200, selectable=SHOWN)
+    page = read.search(edge_of(request).workspace, who, options)
+    value = [snapshot.facts() for snapshot in page.items]
     if options.select:
         value = [{name: facts[name] for name in options.select} for facts in value]
     answer: dict[str, Any] = {"@odata.context": "$metadata#datasets"}
-    if options.count:
-        answer["@odata.count"] = total
+    if page.count is not None:
+        answer["@odata.count"] = page.count
     answer["value"] = value
-    if options.skip + len(found) < total and (rest := odata.next_page(pairs, options)):
+    if page.more and (rest := odata.next_page(pairs, options)):
         answer["@odata.nextLink"] = f"/datasets?{rest}"
     return _json(answer)
-
-
-def _listed(edge: Edge, who: Caller, options: odata.Options) -> tuple[Sequence[Snapshot], int]:
-    """The datasets of a page, and how many there are on all pages."""
-    found = read.everything(edge.workspace, who)
-    return found[options.skip : options.skip + options.top], len(found)
 
 
 @router.post(

@@ -83,7 +83,7 @@ def search(request: Request, who: Who) -> Response:
     pairs = request.query_params.multi_items()
     options = odata.options(pairs, schemas.FIELDS, default_top=TOP, max_top=MOST, selectable=SELECTABLE)
     page = schemas.search(edge_of(request).workspace, who, options)
-    value = [entry.as_json() for entry in page.entries]
+    value = [entry.as_json() for entry in page.items]
     if options.select:
         value = [{name: shown[name] for name in options.select} for shown in value]
     answer: dict[str, Any] = {"@odata.context": "$metadata#gts"}

@@ -7,18 +7,21 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from penstock.catalog import history
+from penstock.catalog import datasets, history
+from penstock.catalog.search import Page
 from penstock.core import selector
 from penstock.core.caller import Caller, Role
 from penstock.core.change import DataFile
 from penstock.core.dataset import Snapshot, Version
 from penstock.core.names import DatasetName
+from penstock.core.odata import Options
 from penstock.core.stats import Plain, plain
 from penstock.engines.arrow.selector import expression
 from penstock.errors import Invalid, NotFound
 from penstock.service.workspace import Workspace
 from penstock.storage.scan import BATCH_ROWS, scan
 
+FIELDS = datasets.FIELDS  # of datasets, that can be searched
 MAX_VERSIONS = 100_000  # of a history, at once
 
 
@@ -50,6 +53,13 @@ def everything(ws: Workspace, caller: Caller) -> list[Snapshot]:
     caller.require(Role.VIEWER)
     with ws.db.read(caller) as tx:
         return history.datasets_now(tx)
+
+
+def search(ws: Workspace, caller: Caller, options: Options) -> Page[Snapshot]:
+    """A page of the datasets that fit, as they are now."""
+    caller.require(Role.VIEWER)
+    with ws.db.read(caller) as tx:
+        return datasets.search(tx, options)
 
 
 def at(

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from penstock.catalog import schemas
 from penstock.catalog.access import Tx
-from penstock.catalog.schemas import Page
+from penstock.catalog.search import Page
 from penstock.core import contract, gts, lifecycle, registry
 from penstock.core.caller import Caller, Role, person
 from penstock.core.contract import Verdict
@@ -72,7 +72,7 @@ def show(ws: Workspace, caller: Caller, key: str) -> Entry:
         return _keyed(schemas.find(tx, schema), key)
 
 
-def search(ws: Workspace, caller: Caller, options: Options) -> Page:
+def search(ws: Workspace, caller: Caller, options: Options) -> Page[Entry]:
     caller.require(Role.VIEWER)
     # A type is shown to those who ask for types: the tenant's own schemas are never of the abstract type.
     types = TYPES if options.filter is not None and _names_the_base(options.filter) else ()

@@ -7,6 +7,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
+import httpx
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
@@ -424,3 +425,30 @@ def test_pages_put_together_are_all_rows(batches: list[int], skip: int, top: int
     assert bool(got) == bool(wanted_)
     if most == 200 or len(got) * 8 + 8 <= most:
         assert got == wanted_ or len(got) * 8 + 8 > most
+
+
+def test_datasets_are_found_by_what_is_known_of_them(client: Client) -> None:
+    for name, count in (("shop.Orders", 3), ("shop.items", 1), ("hr.people", 1)):
+        body, kind = b"id\n" + b"1\n" * count, {"content-type": "text/csv"}
+        client("POST", f"/datasets?name={name}", content=body, headers=kind, code=201)
+
+    def found(**asked: str) -> list[str]:
+        answer = client("GET", "/datasets", params={f"${option}": text for option, text in asked.items()})
+        return [each["name"] for each in answer.json()["value"]]
+
+    assert found() == ["hr.people", "shop.items", "shop.Orders"]
+    assert found(filter="rows gt 1") == ["shop.Orders"]
+    assert found(filter="schema_name eq 'shop' and startswith(table_name, 'i')") == ["shop.items"]
+    assert found(filter="tolower(name) eq 'shop.orders'") == ["shop.Orders"]
+    assert found(search="ORDERS shop") == ["shop.Orders"]
+    assert found(orderby="rows desc,name") == ["shop.Orders", "hr.people", "shop.items"]
+    counted = client("GET", "/datasets", params={"$count": "true", "$top": "1", "$filter": "version eq 1"}).json()
+    assert (counted["@odata.count"], len(counted["value"])) == (3, 1)
+    assert names_of(client("GET", counted["@odata.nextLink"])) == ["shop.items"]
+    picked = client("GET", "/datasets", params={"$select": "name,table_name,schema", "$top": "1"}).json()["value"]
+    assert [set(each) for each in picked] == [{"name", "table_name", "schema"}]
+    client("GET", "/datasets", params={"$filter": "colour eq 1"}, code=400)
+
+
+def names_of(answer: httpx.Response) -> list[str]:
+    return [each["name"] for each in answer.json()["value"]]
