@@ -1,6 +1,8 @@
 """The documentation is true: what it shows runs, and what it lists is all there is."""
 
+import json
 import re
+import shutil
 import subprocess
 import sys
 from collections import defaultdict
@@ -9,6 +11,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from conftest import not_tested
 from penstock import errors
 from tools import docs
 
@@ -71,6 +74,36 @@ def test_the_python_of_the_page_on_merge_runs_as_written(tmp_path: Path, monkeyp
     assert names["merged"].stats == {"inserted": 1, "updated": 1, "deleted": 0, "total": 3}  # type: ignore[attr-defined]
     assert pq.read_table(tmp_path / "data" / "cities").num_rows == 3
     names["lake"].close()  # type: ignore[attr-defined]
+
+
+def test_the_page_on_rest_runs_as_written(tmp_path: Path) -> None:
+    if not shutil.which("curl"):
+        not_tested("the commands of docs/rest.md did not run", "curl is not installed (apt-get install curl)")
+    env = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "HOME": str(tmp_path)}
+    serve = ["penstock", "serve", "--dev", "--workspace", "lake", "--http-port", "0", "--json"]
+    with subprocess.Popen(serve, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
+        assert server.stdout
+        try:
+            told = b"".join(iter(server.stdout.readline, b"}\n")) + b"}"
+            session = "\n".join(block for block in blocks("docs/rest.md", "sh") if "$AT" in block)
+            session = session.replace("http://127.0.0.1:8080", json.loads(told)["http"])
+            run = subprocess.run(["sh", "-e", "-c", session], cwd=tmp_path, env=env, capture_output=True, text=True)
+        finally:
+            server.terminate()
+    assert run.returncode == 0, run.stderr
+    assert "Type mismatch for field total" in run.stdout
+    assert '"state": "DEPRECATED"' in run.stdout
+    assert pq.read_table(tmp_path / "sales.parquet").num_rows == 4
+
+
+def test_every_route_is_told_of() -> None:
+    from penstock.http.app import ROUTERS
+
+    page = (ROOT / "docs" / "rest.md").read_text()
+    for router in ROUTERS:
+        for route in router.routes:
+            last = getattr(route, "path", "").replace("{id}", "$ID").rstrip("/").rpartition("/")[2]
+            assert last in page or last.startswith(("{", "$ID")) or not getattr(route, "include_in_schema", True), last
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

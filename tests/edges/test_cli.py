@@ -74,16 +74,17 @@ def test_an_unknown_option_is_wrong_usage(shell: Shell, path: tuple[str, ...]) -
 ARGUMENTS = {
     "create": ["a.b", "-c", "x:int64"], "import": ["a.b", "x.csv"], "show": ["a.b"], "history": ["a.b"],
     "read": ["a.b"], "export": ["a.b", "x.csv"], "alter": ["a.b", "--add", "x:int64"], "compact": ["a.b"],
-    "drop": ["a.b", "--yes"], "merge": ["x.csv", "a.b", "--key", "x"],
+    "drop": ["a.b", "--yes"], "merge": ["x.csv", "a.b", "--key", "x"], "infer": ["a.b"], "schema create": ["x.csv"],
+    "validate": ["x", "x.csv"],
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    "path", [p for p in commands() if p[-1] not in ("init", "doctor", "demo", "token")], ids=" ".join
+    "path", [p for p in commands() if p[-1] not in ("init", "doctor", "demo", "token", "serve")], ids=" ".join
 )
 def test_without_a_workspace_every_command_says_how_to_make_one(shell: Shell, path: tuple[str, ...]) -> None:
     Path("x.csv").write_text("x\n1\n")
-    words = [*path, *ARGUMENTS.get(path[-1], []), "-w", "nowhere"]
+    words = [*path, *ARGUMENTS.get(" ".join(path), ARGUMENTS.get(path[-1], [])), "-w", "nowhere"]
     answer = shell(*words, code=1)
     assert answer.out == b""
     assert "penstock init" in answer.err

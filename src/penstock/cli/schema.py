@@ -103,9 +103,8 @@ def validate(frame: Frame, id: str, file: Path, strict: bool) -> None:
     """Check the rows in FILE (a JSON array of objects; - for standard input) against the schema ID."""
     from penstock.service import schemas
 
-    rows = _json(file)
     with frame.lake() as lake:
-        verdict = schemas.validate(lake.workspace, lake.caller, id, rows, strict=strict)
+        verdict = schemas.validate(lake.workspace, lake.caller, id, _json(file), strict=strict)
     lines = [f"row {each['row']}: {each['message']}" if "row" in each else each["message"] for each in verdict.errors]
     said = "all rows fit" if verdict.valid else "\n".join([f"{verdict.count} errors", *map(printable, lines)])
     frame.tell(verdict.as_json(), said)

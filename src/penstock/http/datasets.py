@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Path, Request, Response
 from fastapi.responses import StreamingResponse
 
 from penstock.core import odata
@@ -14,11 +14,12 @@ from penstock.core.dataset import Snapshot
 from penstock.core.names import DatasetName
 from penstock.core.schema import to_fields
 from penstock.errors import Invalid, NotFound
-from penstock.http import bodies, errors, media, rows, samples
+from penstock.http import bodies, errors, media, rows, samples, shapes
 from penstock.http.asked import columns, flag, next_link, number, parameters
 from penstock.http.bodies import Upload, Who
 from penstock.http.creations import creation
-from penstock.http.documents import answers, header, query
+from penstock.http.documents import answers, header, query, unchanged
+from penstock.http.documents import sent as sent_as
 from penstock.http.edge import edge_of
 from penstock.service import alter, read, write
 from penstock.storage.incoming import Incoming, incoming
@@ -34,6 +35,8 @@ _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 router = APIRouter(prefix="/datasets", tags=["datasets"])
 
+Key = Annotated[str, Path(description="The dataset's id, or its name: schema.table.", examples=["shop.orders"])]
+
 
 @router.get(
     "",
@@ -41,7 +44,8 @@ router = APIRouter(prefix="/datasets", tags=["datasets"])
     responses=answers(
         200,
         "A page of datasets.",
-        {"value": [samples.DATASET], "@odata.nextLink": "/datasets?$skip=50"},
+        {"@odata.context": "$metadata#datasets", "value": [samples.DATASET], "@odata.nextLink": "/datasets?$skip=50"},
+        shapes.of("DatasetPage"),
         errors=[400, 403],
     ),
     openapi_extra={
@@ -50,7 +54,7 @@ router = APIRouter(prefix="/datasets", tags=["datasets"])
             query("$orderby", "The order.", example="name desc"),
             query("$search", "Words that the name holds.", example="orders"),
             query("$select", "Only these members.", example="id,name"),
-            query("$count", "Also say how many there are.", kind="boolean", example=True),
+            query("$count", "Also say how many there are.", kind=shapes.FLAG, example=True),
             samples.TOP,
             samples.SKIP,
         ]
@@ -77,20 +81,25 @@ def list_datasets(request: Request, who: Who) -> Response:
     status_code=201,
     summary="Make a dataset",
     description="From its schema, as JSON; or from its first rows, with `name` in the query.",
-    responses=answers(201, "It is there.", samples.DATASET, errors=[400, 403, 409, 413, 415]),
+    responses=answers(
+        201,
+        "It is there.",
+        samples.DATASET,
+        shapes.of("Dataset"),
+        headers=["etag", "location"],
+        errors=[400, 403, 409, 413, 415],
+    ),
     openapi_extra={
         "parameters": [
             query("name", "Its name, where rows are sent.", example="shop.orders"),
-            query("row_ids", "Do rows get ids? (true)", kind="boolean", example=True),
-            query("read_only", "Refuse every later write? (false)", kind="boolean", example=False),
+            query("row_ids", "Do rows get ids? (true)", kind=shapes.FLAG, example=True),
+            query("read_only", "Refuse every later write? (false)", kind=shapes.FLAG, example=False),
             samples.KEY,
         ],
         "requestBody": {
             "required": True,
             "content": {
-                media.JSON: {
-                    "example": {"name": "shop.orders", "schema": samples.COLUMNS, "row_ids": True, "read_only": False}
-                },
+                **sent_as("DatasetSent", {"name": "shop.orders", "schema": samples.COLUMNS, "row_ids": True}),
                 **samples.SENT_ROWS,
             },
         },
@@ -132,14 +141,16 @@ def create(
     summary="Look at a dataset",
     description="By its id or its name. The answer's etag changes with every version.",
     responses={
-        **answers(200, "The newest version.", samples.DATASET, errors=[400, 403, 404]),
-        304: {"description": "Unchanged."},
+        **answers(
+            200, "The newest version.", samples.DATASET, shapes.of("Dataset"), headers=["etag"], errors=[400, 403, 404]
+        ),
+        **unchanged(),
     },
     openapi_extra={
         "parameters": [header("if-none-match", "The etag of what you have.", example='"0b0f1c8e-….1"')],
     },
 )
-def show(request: Request, who: Who, dataset: str) -> Response:
+def show(request: Request, who: Who, dataset: Key) -> Response:
     parameters(request)
     snapshot = _found(request, who, dataset)
     tag = _etag(snapshot)
@@ -155,11 +166,13 @@ def show(request: Request, who: Who, dataset: str) -> Response:
         200,
         "The columns of a version.",
         {"dataset": samples.DATASET["id"], "name": "shop.orders", "version": 1, "schema": samples.COLUMNS},
+        shapes.of("DatasetColumns"),
+        headers=["etag"],
         errors=[400, 403, 404],
     ),
     openapi_extra={"parameters": [samples.VERSION]},
 )
-def schema(request: Request, who: Who, dataset: str) -> Response:
+def schema(request: Request, who: Who, dataset: Key) -> Response:
     snapshot = _found(request, who, dataset, number(parameters(request, "version"), "version"))
     facts = {
         "dataset": str(snapshot.dataset),
@@ -174,12 +187,18 @@ def schema(request: Request, who: Who, dataset: str) -> Response:
     "/{dataset}/history",
     summary="A dataset's versions",
     description="The newest first.",
-    responses=answers(200, "A page of versions.", {"value": [samples.VERSION_FACTS]}, errors=[400, 403, 404]),
+    responses=answers(
+        200,
+        "A page of versions.",
+        {"value": [samples.VERSION_FACTS]},
+        shapes.members({"value": shapes.many(shapes.of("DatasetVersion"))}, {"@odata.nextLink": shapes.LINK}),
+        errors=[400, 403, 404],
+    ),
     openapi_extra={
-        "parameters": [samples.TOP, query("before", "Only versions before this one.", kind="integer", example=101)]
+        "parameters": [samples.TOP, query("before", "Only versions before this one.", kind=shapes.COUNT, example=101)]
     },
 )
-def history(request: Request, who: Who, dataset: str) -> Response:
+def history(request: Request, who: Who, dataset: Key) -> Response:
     asked = parameters(request, "$top", "before")
     top = min(number(asked, "$top", VERSIONS), MOST_VERSIONS)
     snapshot = _found(request, who, dataset)
@@ -191,6 +210,19 @@ def history(request: Request, who: Who, dataset: str) -> Response:
     return _json(answer)
 
 
+def _rows_answers() -> dict[int | str, dict[str, Any]]:
+    example = {
+        "dataset": samples.DATASET["id"],
+        "name": "shop.orders",
+        "version": 1,
+        "value": [{"id": 1, "amount": 12.50}],
+        "@odata.nextLink": "/datasets/shop.orders/rows?$top=1&version=1&$skip=1",
+    }
+    told = answers(200, "The rows.", example, shapes.of("DatasetRows"), headers=["etag"], errors=[400, 403, 404, 406])
+    told[200]["content"] |= {media.ARROW: {"schema": shapes.BYTES}, media.PARQUET: {"schema": shapes.BYTES}}
+    return told
+
+
 @router.get(
     "/{dataset}/rows",
     summary="Read rows",
@@ -198,25 +230,7 @@ def history(request: Request, who: Who, dataset: str) -> Response:
         "As JSON, a page: integers and decimals are exact numbers, dates and times ISO 8601, bytes base64, NaN null; "
         "`@odata.nextLink` leads to the next page of the same version. Or, by `accept`, all rows as Arrow or Parquet."
     ),
-    responses={
-        200: {
-            "description": "The rows.",
-            "content": {
-                media.JSON: {
-                    "example": {
-                        "dataset": samples.DATASET["id"],
-                        "name": "shop.orders",
-                        "version": 1,
-                        "value": [{"id": 1, "amount": 12.50}],
-                        "@odata.nextLink": "/datasets/shop.orders/rows?$top=1&version=1&$skip=1",
-                    }
-                },
-                media.ARROW: {"schema": {"type": "string", "format": "binary"}},
-                media.PARQUET: {"schema": {"type": "string", "format": "binary"}},
-            },
-        },
-        **{code: told for code, told in answers(200, "", errors=[400, 403, 404, 406]).items() if code != 200},
-    },
+    responses=_rows_answers(),
     openapi_extra={
         "parameters": [
             samples.VERSION,
@@ -229,7 +243,7 @@ def history(request: Request, who: Who, dataset: str) -> Response:
         ]
     },
 )
-def read_rows(request: Request, who: Who, dataset: str) -> Response:
+def read_rows(request: Request, who: Who, dataset: Key) -> Response:
     asked = parameters(request, "version", "columns", "where", "$top", "$skip")
     kind = media.wanted(request.headers.get("accept"), [media.JSON, media.ARROW, media.PARQUET])
     top, skip = min(number(asked, "$top", ROWS), MOST_ROWS), number(asked, "$skip", 0)
@@ -257,11 +271,13 @@ def read_rows(request: Request, who: Who, dataset: str) -> Response:
     "/{dataset}/rows",
     summary="Append rows",
     description="All or none. What comes as CSV or JSON lines is read with the dataset's types.",
-    responses=answers(200, "The receipt.", samples.RECEIPT, errors=[400, 403, 404, 409, 413, 415]),
+    responses=answers(
+        200, "The receipt.", samples.RECEIPT, shapes.of("Receipt"), errors=[400, 403, 404, 409, 413, 415]
+    ),
     openapi_extra={"parameters": [samples.KEY], "requestBody": {"required": True, "content": samples.SENT_ROWS}},
 )
 def append(
-    request: Request, who: Who, dataset: str, sent: Annotated[Upload, Depends(bodies.upload(*media.FORMATS))]
+    request: Request, who: Who, dataset: Key, sent: Annotated[Upload, Depends(bodies.upload(*media.FORMATS))]
 ) -> Response:
     parameters(request)
     target = _found(request, who, dataset)
@@ -278,7 +294,7 @@ def append(
     description="Its name is free at once; its files stay until they are swept.",
     responses=answers(204, "It is gone.", errors=[400, 403, 404]),
 )
-def drop(request: Request, who: Who, dataset: str) -> Response:
+def drop(request: Request, who: Who, dataset: Key) -> Response:
     parameters(request)
     alter.drop(edge_of(request).workspace, who, _found(request, who, dataset).dataset)
     return Response(status_code=204)

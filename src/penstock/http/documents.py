@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.openapi.utils import get_openapi
 
-from penstock.http import errors
+from penstock.http import errors, shapes
 
 OPEN: dict[str, Any] = {"security": []}  # `openapi_extra` of a route that asks for no token
 
@@ -24,21 +24,17 @@ TAGS = [
     {"name": "schemas", "description": "What queries promise to return."},
     {"name": "service", "description": "Health and metrics."},
 ]
-_PROBLEM = {
-    "type": "object",
-    "required": ["type", "title", "status", "detail", "instance", "code", "error"],
-    "properties": {
-        "type": {"type": "string", "format": "uri"},
-        "title": {"type": "string"},
-        "status": {"type": "integer"},
-        "detail": {"type": "string", "description": "What went wrong, and what to do about it."},
-        "instance": {"type": "string", "description": "The path that was asked for."},
-        "code": {"type": "string", "description": "The reason: one word that never changes."},
-        "error": {"type": "string", "description": "The reason as a short sentence."},
-        "errors": {"type": "array", "description": "Each thing that is wrong, where there are several."},
-    },
-    "additionalProperties": True,
+# Headers of answers that clients rely on.
+HEADERS: dict[str, dict[str, Any]] = {
+    "x-request-id": {"description": "The name of this request in the log.", "schema": shapes.TEXT},
+    "etag": {"description": "The version of what is shown.", "schema": shapes.TEXT},
+    "location": {"description": "Where it is.", "schema": shapes.LINK},
+    "www-authenticate": {"description": "How to say who you are.", "schema": shapes.TEXT},
+    "allow": {"description": "The methods that are known here.", "schema": shapes.TEXT},
 }
+_FAILURE_HEADERS = {401: ("www-authenticate",)}
+# What is made by a POST, and the parameter of the paths below that takes its id.
+_MADE = {"/gts": "id", "/datasets": "dataset"}
 # One example of each status: reason, sentence, facts.
 _EXAMPLES: dict[int, tuple[str, str, dict[str, Any]]] = {
     400: ("bad_json", "the body is not JSON: Expecting value at line 1, column 9", {"position": 8}),
@@ -65,22 +61,38 @@ router = APIRouter(include_in_schema=False)
 
 
 def answers(
-    status: int, description: str, example: Any = None, *, kind: str = "application/json", errors: Sequence[int] = ()
+    status: int,
+    description: str,
+    example: Any = None,
+    schema: shapes.Shape | None = None,
+    *,
+    kind: str = "application/json",
+    headers: Sequence[str] = (),
+    errors: Sequence[int] = (),
 ) -> dict[int | str, dict[str, Any]]:
-    """The `responses` of a route: the good one with an example, and each status of the bad ones with its own."""
-    body = {} if example is None else {"content": {kind: {"example": example}}}
-    return {status: {"description": description, **body}, **{code: _failure(code) for code in errors}}
+    """The `responses` of a route: the good one with its shape and an example, and each status of the bad ones."""
+    body = {} if example is None else {"content": {kind: {"schema": schema, "example": example}}}
+    good = {"description": description, "headers": _headers(*headers), **body}
+    return {status: good, **{code: _failure(code) for code in errors}}
 
 
-def query(name: str, description: str, *, kind: str = "string", example: Any = None) -> dict[str, Any]:
+def unchanged() -> dict[int | str, dict[str, Any]]:
+    """The answer to who has it already."""
+    return {304: {"description": "Unchanged.", "headers": _headers("etag")}}
+
+
+def query(name: str, description: str, *, kind: shapes.Shape = shapes.TEXT, example: Any) -> dict[str, Any]:
     """A parameter of the query string, for `openapi_extra`."""
-    shown = {} if example is None else {"example": example}
-    return {"name": name, "in": "query", "description": description, "schema": {"type": kind}, **shown}
+    return {"name": name, "in": "query", "description": description, "schema": kind, "example": example}
 
 
 def header(name: str, description: str, *, example: str) -> dict[str, Any]:
-    schema = {"type": "string"}
-    return {"name": name, "in": "header", "description": description, "schema": schema, "example": example}
+    return {"name": name, "in": "header", "description": description, "schema": shapes.TEXT, "example": example}
+
+
+def sent(shape: str, example: Any, *kinds: str) -> dict[str, Any]:
+    """The content of a body in JSON, for `openapi_extra`."""
+    return {kind: {"schema": shapes.of(shape), "example": example} for kind in kinds or ("application/json",)}
 
 
 def install(app: FastAPI) -> None:
@@ -93,10 +105,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
     )
     components = document.setdefault("components", {})
     components["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}}
-    schemas = components.setdefault("schemas", {})
-    schemas["Problem"] = _PROBLEM
-    for unused in ("HTTPValidationError", "ValidationError"):
-        schemas.pop(unused, None)
+    components["schemas"] = shapes.SHAPES  # and not what the framework says about its own errors
     document["security"] = [{"bearer": []}]
     for path in document["paths"].values():
         for operation in path.values():
@@ -104,17 +113,38 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
             if operation.get("security") != []:
                 for code in (401, 500, 503):
                     operation["responses"].setdefault(str(code), _failure(code))
+    for made, parameter in _MADE.items():
+        document["paths"][made]["post"]["responses"]["201"]["links"] = _links(document["paths"], made, parameter)
     return document
+
+
+def _links(paths: dict[str, Any], made: str, parameter: str) -> dict[str, Any]:
+    """From an answer to all that can be done with what was made."""
+    return {
+        operation["operationId"]: {
+            "operationId": operation["operationId"],
+            "parameters": {parameter: "$response.body#/id"},
+            **({"requestBody": "$response.body"} if method == "put" else {}),
+        }
+        for path, operations in paths.items()
+        if path.startswith(f"{made}/{{{parameter}}}")
+        for method, operation in operations.items()
+    }
 
 
 def _failure(code: int) -> dict[str, Any]:
     reason, sentence, facts = _EXAMPLES[code]
     example = errors.problem(reason, code, sentence, _PATH, facts)
-    schema = {"$ref": "#/components/schemas/Problem"}
+    schema = shapes.of("Problem")
     return {
         "description": HTTPStatus(code).phrase,
+        "headers": _headers(*_FAILURE_HEADERS.get(code, ())),
         "content": {errors.MEDIA_TYPE: {"schema": schema, "example": example}},
     }
+
+
+def _headers(*names: str) -> dict[str, Any]:
+    return {name: {**HEADERS[name], "required": True} for name in ("x-request-id", *names)}
 
 
 # The page and its parts. Nothing inline: the policy lets scripts come from files of this server only.

@@ -3,16 +3,17 @@
 from email.utils import format_datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Path, Request, Response
 
 from penstock.core import contract, gts, odata
 from penstock.core.lifecycle import State
 from penstock.core.registry import Entry
 from penstock.errors import Invalid
-from penstock.http import bodies, errors, media
+from penstock.http import bodies, errors, media, shapes
 from penstock.http.asked import flag, number, parameters
 from penstock.http.bodies import Who, parsed, parsed_object
-from penstock.http.documents import answers, header, query
+from penstock.http.documents import answers, header, query, unchanged
+from penstock.http.documents import sent as sent_as
 from penstock.http.edge import edge_of
 from penstock.service import infer as infers
 from penstock.service import schemas
@@ -27,6 +28,14 @@ SELECTABLE = ("gts_id", "tenant_id", "metadata")  # members that are shown, and 
 router = APIRouter(prefix="/gts", tags=["schemas"])
 
 Body = Annotated[bytes, Depends(bodies.content)]
+Id = Annotated[
+    str,
+    Path(
+        description="The schema's id: its UUID, or its GTS id, which ends with the UUID.",
+        examples=["7c0e6f0e-2d3c-4f0a-9d55-0a4f8f1b2c3d"],
+    ),
+]
+Number = Annotated[str, Path(description="The version.", examples=["1"])]
 
 _PATCHES = {
     media.JSON: False,
@@ -36,26 +45,32 @@ _PATCHES = {
 
 _FIELD = {"name": "order_id", "type": "string", "optional": False, "description": "Order identifier"}
 _SENT = {"name": "Orders by day", "type_id": gts.QUERY_RETURNS, "description": "One row an order", "fields": [_FIELD]}
+_PROPOSAL = {"name": "Orders by day", "type_id": gts.QUERY_RETURNS, "fields": [_FIELD]}
 _ID = "7c0e6f0e-2d3c-4f0a-9d55-0a4f8f1b2c3d"
 _PERSON, _MOMENT = "5f0c2f2e-8d1c-4e57-a2b4-0d6a1b9c7e11", "2026-01-31T10:30:00.000000Z"
 _ENTRY = {
     "id": _ID, "gts_id": f"{gts.QUERY_RETURNS}{_ID}", "tenant_id": "0b0f1c8e-5a0e-4c53-9d4f-3f6f0a3f1b2c",
-    **_SENT, "metadata": None, "state": "ACTIVE", "version": 1, "state_changed_at": _MOMENT,
+    **_SENT, "metadata": {"owner": "sales"}, "state": "ACTIVE", "version": 1, "state_changed_at": _MOMENT,
     "created_at": _MOMENT, "created_by": _PERSON, "updated_at": _MOMENT, "updated_by": _PERSON,
 }  # fmt: skip
 _REVISION = {
-    "version": 1, "change": "create", "reason": None, "changed_at": _MOMENT, "changed_by": _PERSON, "author": "ada",
-    "name": _SENT["name"], "description": _SENT["description"], "fields": [_FIELD], "metadata": None, "state": "ACTIVE",
+    "version": 1, "change": "create", "reason": "asked for by sales", "changed_at": _MOMENT, "changed_by": _PERSON, "author": "ada",
+    "name": _SENT["name"], "description": _SENT["description"], "fields": [_FIELD], "metadata": {"owner": "sales"}, "state": "ACTIVE",
 }  # fmt: skip
 _CHANGED = {"change": "changed", "field": "order_id", "member": "type", "from": "string", "to": "number"}
 _DIFF = {"members": ["fields"], "fields": [_CHANGED], "compatible": False, "breaking": [_CHANGED]}
 _IF_MATCH = header("if-match", "The version that the change is made for, as its ETag.", example='"1"')
-_FORCE = query("force", "An admin may break the readers of a referenced schema. (false)", kind="boolean", example=False)
+_FORCE = query(
+    "force", "An admin may break the readers of a referenced schema. (false)", kind=shapes.FLAG, example=False
+)
 
 
-def _sent(example: Any, *kinds: str) -> dict[str, Any]:
-    content = {kind: {"schema": {}, "example": example} for kind in kinds or (media.JSON,)}
-    return {"required": True, "content": content}
+def _sent(shape: str, example: Any) -> dict[str, Any]:
+    return {"required": True, "content": sent_as(shape, example)}
+
+
+def _shows(description: str, example: Any, errors: list[int]) -> dict[int | str, dict[str, Any]]:
+    return answers(200, description, example, shapes.of("Schema"), headers=["etag"], errors=errors)
 
 
 @router.get(
@@ -65,16 +80,19 @@ def _sent(example: Any, *kinds: str) -> dict[str, Any]:
         200,
         "A page of schemas.",
         {"@odata.context": "$metadata#gts", "@odata.count": 1, "value": [_ENTRY]},
+        shapes.of("SchemaPage"),
         errors=[400, 403],
     ),
     openapi_extra={
         "parameters": [
             query("$filter", "Only such schemas.", example="state eq 'ACTIVE' and fields/any(f: f/name eq 'order_id')"),
             query("$orderby", "The order; the newest first unless given.", example="name desc"),
-            query("$top", f"How many at most: {TOP} unless given, never more than {MOST}.", kind="integer", example=10),
-            query("$skip", "How many to leave out first.", kind="integer", example=0),
+            query(
+                "$top", f"How many at most: {TOP} unless given, never more than {MOST}.", kind=shapes.COUNT, example=10
+            ),
+            query("$skip", "How many to leave out first.", kind=shapes.COUNT, example=0),
             query("$select", "Only these members.", example="id,name"),
-            query("$count", "Also say how many there are.", kind="boolean", example=True),
+            query("$count", "Also say how many there are.", kind=shapes.FLAG, example=True),
             query("$search", "Words that the name or the description holds.", example="orders"),
         ]
     },
@@ -99,8 +117,15 @@ def search(request: Request, who: Who) -> Response:
     "",
     status_code=201,
     summary="Make a schema",
-    responses=answers(201, "It is there.", _ENTRY, errors=[400, 403, 409, 413, 415]),
-    openapi_extra={"requestBody": _sent(_SENT)},
+    responses=answers(
+        201,
+        "It is there.",
+        _ENTRY,
+        shapes.of("Schema"),
+        headers=["etag", "location"],
+        errors=[400, 403, 409, 413, 415],
+    ),
+    openapi_extra={"requestBody": _sent("SchemaSent", _SENT)},
 )
 def create(request: Request, who: Who, body: Body) -> Response:
     media.assert_sent(request.headers.get("content-type"), (media.JSON,))
@@ -113,14 +138,14 @@ def create(request: Request, who: Who, body: Body) -> Response:
     summary="Propose a schema",
     description="From a dataset, from rows in JSON, or from a sample in CSV, JSON lines, Parquet or Arrow. Nothing is "
     "stored: what comes back can be sent to POST /gts.",
-    responses=answers(200, "A proposal.", _SENT, errors=[400, 403, 404, 413, 415]),
+    responses=answers(200, "A proposal.", _PROPOSAL, shapes.of("SchemaProposal"), errors=[400, 403, 404, 413, 415]),
     openapi_extra={
         "parameters": [query("name", "The name to propose.", example="Orders by day")],
         "requestBody": {
             "required": True,
             "content": {
-                media.JSON: {"schema": {}, "example": {"dataset": "shop.orders", "version": 3}},
-                **{kind: {"schema": {"type": "string", "format": "binary"}} for kind in media.FORMATS},
+                **sent_as("Sample", {"dataset": "shop.orders", "version": 3}),
+                **{kind: {"schema": shapes.BYTES} for kind in media.FORMATS},
             },
         },
     },
@@ -150,10 +175,10 @@ def infer(
 @router.get(
     "/{id}",
     summary="Show a schema",
-    responses=answers(200, "The schema.", _ENTRY, errors=[400, 403, 404]),
+    responses=_shows("The schema.", _ENTRY, [400, 403, 404]) | unchanged(),
     openapi_extra={"parameters": [header("if-none-match", "An ETag that is known.", example='"1"')]},
 )
-def show(request: Request, who: Who, id: str) -> Response:
+def show(request: Request, who: Who, id: Id) -> Response:
     entry = schemas.show(edge_of(request).workspace, who, id)
     if _etag(entry) in [each.strip() for each in request.headers.get("if-none-match", "").split(",")]:
         return Response(status_code=304, headers=_headers(request, entry))
@@ -165,10 +190,13 @@ def show(request: Request, who: Who, id: str) -> Response:
     summary="Replace a schema",
     description="Name, description, fields and metadata are replaced. Say which version the change is made for: as "
     "`version` in the body, or in If-Match.",
-    responses=answers(200, "As it is now.", _ENTRY | {"version": 2}, errors=[400, 403, 404, 409, 412, 413, 415]),
-    openapi_extra={"parameters": [_IF_MATCH, _FORCE], "requestBody": _sent({**_SENT, "version": 1})},
+    responses=_shows("As it is now.", _ENTRY | {"version": 2}, [400, 403, 404, 409, 412, 413, 415]),
+    openapi_extra={
+        "parameters": [_IF_MATCH, _FORCE],
+        "requestBody": _sent("SchemaReplacement", {**_SENT, "version": 1}),
+    },
 )
-def replace(request: Request, who: Who, id: str, body: Body) -> Response:
+def replace(request: Request, who: Who, id: Id, body: Body) -> Response:
     media.assert_sent(request.headers.get("content-type"), (media.JSON,))
     force = flag({"force": "false", **parameters(request, "force")}, "force")
     here = (edge_of(request).workspace, who, id)
@@ -179,26 +207,31 @@ def replace(request: Request, who: Who, id: str, body: Body) -> Response:
     "/{id}",
     summary="Change a schema",
     description="With a JSON Merge Patch (also as application/json) or a JSON Patch.",
-    responses=answers(200, "As it is now.", _ENTRY | {"version": 2}, errors=[400, 403, 404, 409, 412, 413, 415]),
+    responses=_shows("As it is now.", _ENTRY | {"version": 2}, [400, 403, 404, 409, 412, 413, 415]),
     openapi_extra={
         "parameters": [_IF_MATCH, _FORCE],
         "requestBody": {
             "required": True,
             "content": {
-                media.JSON: {"schema": {}, "example": {"description": "One row an order", "version": 1}},
-                "application/merge-patch+json": {"schema": {}, "example": {"description": None, "version": 1}},
-                "application/json-patch+json": {
-                    "schema": {},
-                    "example": [
+                **sent_as(
+                    "SchemaMergePatch",
+                    {"description": "One row an order", "version": 1},
+                    media.JSON,
+                    "application/merge-patch+json",
+                ),
+                **sent_as(
+                    "JsonPatch",
+                    [
                         {"op": "test", "path": "/version", "value": 1},
                         {"op": "replace", "path": "/name", "value": "Orders"},
                     ],
-                },
+                    "application/json-patch+json",
+                ),
             },
         },
     },
 )
-def patch(request: Request, who: Who, id: str, body: Body) -> Response:
+def patch(request: Request, who: Who, id: Id, body: Body) -> Response:
     kind = media.assert_sent(request.headers.get("content-type"), tuple(_PATCHES))
     force = flag({"force": "false", **parameters(request, "force")}, "force")
     here = (edge_of(request).workspace, who, id)
@@ -213,7 +246,7 @@ def patch(request: Request, who: Who, id: str, body: Body) -> Response:
     responses=answers(204, "It is gone.", errors=[400, 403, 404, 409, 412]),
     openapi_extra={"parameters": [_IF_MATCH]},
 )
-def delete(request: Request, who: Who, id: str) -> Response:
+def delete(request: Request, who: Who, id: Id) -> Response:
     schemas.delete(edge_of(request).workspace, who, id, _expected(request))
     return Response(status_code=204)
 
@@ -221,15 +254,15 @@ def delete(request: Request, who: Who, id: str) -> Response:
 @router.post(
     "/{id}/transitions",
     summary="Take a schema to another state",
-    responses=answers(
-        200, "As it is now.", _ENTRY | {"state": "DEPRECATED", "version": 2}, errors=[400, 403, 404, 409, 412, 413, 415]
+    responses=_shows(
+        "As it is now.", _ENTRY | {"state": "DEPRECATED", "version": 2}, [400, 403, 404, 409, 412, 413, 415]
     ),
     openapi_extra={
         "parameters": [_IF_MATCH],
-        "requestBody": _sent({"to": "DEPRECATED", "version": 1, "reason": "replaced by Orders v2"}),
+        "requestBody": _sent("Transition", {"to": "DEPRECATED", "version": 1, "reason": "replaced by Orders v2"}),
     },
 )
-def move(request: Request, who: Who, id: str, body: Body) -> Response:
+def move(request: Request, who: Who, id: Id, body: Body) -> Response:
     media.assert_sent(request.headers.get("content-type"), (media.JSON,))
     return _shown(request, schemas.move(edge_of(request).workspace, who, id, parsed(body), _expected(request)))
 
@@ -237,15 +270,21 @@ def move(request: Request, who: Who, id: str, body: Body) -> Response:
 @router.get(
     "/{id}/versions",
     summary="List a schema's versions",
-    responses=answers(200, "The newest first.", {"value": [_REVISION]}, errors=[400, 403, 404]),
+    responses=answers(
+        200,
+        "The newest first.",
+        {"value": [_REVISION]},
+        shapes.members({"value": shapes.many(shapes.of("Revision"))}),
+        errors=[400, 403, 404],
+    ),
     openapi_extra={
         "parameters": [
-            query("before", "Only versions below this one.", kind="integer", example=10),
-            query("$top", "How many at most.", kind="integer", example=VERSIONS),
+            query("before", "Only versions below this one.", kind=shapes.COUNT, example=10),
+            query("$top", "How many at most.", kind=shapes.COUNT, example=VERSIONS),
         ]
     },
 )
-def versions(request: Request, who: Who, id: str) -> Response:
+def versions(request: Request, who: Who, id: Id) -> Response:
     asked = parameters(request, "before", "$top")
     limit, before = number(asked, "$top", VERSIONS), number(asked, "before", LAST)
     found = schemas.versions(edge_of(request).workspace, who, id, before=min(before, LAST), limit=limit)
@@ -255,9 +294,9 @@ def versions(request: Request, who: Who, id: str) -> Response:
 @router.get(
     "/{id}/versions/{version}",
     summary="Show a version of a schema",
-    responses=answers(200, "As it was.", _REVISION, errors=[400, 403, 404]),
+    responses=answers(200, "As it was.", _REVISION, shapes.of("Revision"), errors=[400, 403, 404]),
 )
-def version(request: Request, who: Who, id: str, version: str) -> Response:
+def version(request: Request, who: Who, id: Id, version: Number) -> Response:
     return _json(
         schemas.version(edge_of(request).workspace, who, id, _version({"version": version}, "version")).as_json()
     )
@@ -266,15 +305,17 @@ def version(request: Request, who: Who, id: str, version: str) -> Response:
 @router.get(
     "/{id}/diff",
     summary="Compare two versions of a schema",
-    responses=answers(200, "What changed.", {"from": 1, "to": 2, **_DIFF}, errors=[400, 403, 404]),
+    responses=answers(
+        200, "What changed.", {"from": 1, "to": 2, **_DIFF}, shapes.of("Differences"), errors=[400, 403, 404]
+    ),
     openapi_extra={
         "parameters": [
-            query("from", "A version.", kind="integer", example=1) | {"required": True},
-            query("to", "Another version.", kind="integer", example=2) | {"required": True},
+            query("from", "A version.", kind=shapes.COUNT, example=1) | {"required": True},
+            query("to", "Another version.", kind=shapes.COUNT, example=2) | {"required": True},
         ]
     },
 )
-def diff(request: Request, who: Who, id: str) -> Response:
+def diff(request: Request, who: Who, id: Id) -> Response:
     asked = parameters(request, "from", "to")
     if len(asked) < 2:
         raise Invalid("bad_parameter", "say both versions: ?from=1&to=2")
@@ -286,11 +327,15 @@ def diff(request: Request, who: Who, id: str) -> Response:
     "/{id}/compatibility",
     summary="What would a change break?",
     responses=answers(
-        200, "The verdict.", {**_DIFF, "query_count": 2, "accepted": False}, errors=[400, 403, 404, 413, 415]
+        200,
+        "The verdict.",
+        {**_DIFF, "query_count": 2, "accepted": False},
+        shapes.of("Compatibility"),
+        errors=[400, 403, 404, 413, 415],
     ),
-    openapi_extra={"requestBody": _sent({"fields": [{**_FIELD, "type": "number"}]})},
+    openapi_extra={"requestBody": _sent("SchemaMergePatch", {"fields": [{**_FIELD, "type": "number"}]})},
 )
-def compatibility(request: Request, who: Who, id: str, body: Body) -> Response:
+def compatibility(request: Request, who: Who, id: Id, body: Body) -> Response:
     media.assert_sent(request.headers.get("content-type"), (media.JSON,))
     return _json(schemas.compatibility(edge_of(request).workspace, who, id, parsed(body)))
 
@@ -302,10 +347,11 @@ def compatibility(request: Request, who: Who, id: str, body: Body) -> Response:
         200,
         "They do.",
         {"query_count": 1, "queries": [{"id": _ID, "name": "daily orders", "state": "ACTIVE", "version": 1}]},
+        shapes.of("References"),
         errors=[403, 404],
     ),
 )
-def references(request: Request, who: Who, id: str) -> Response:
+def references(request: Request, who: Who, id: Id) -> Response:
     return _json(schemas.references(edge_of(request).workspace, who, id))
 
 
@@ -316,11 +362,12 @@ def references(request: Request, who: Who, id: str) -> Response:
         200,
         "A JSON Schema of one row.",
         contract.json_schema("Orders by day", None, contract.fields([_FIELD])),
+        shapes.ANY_OBJECT,
         kind="application/schema+json",
         errors=[403, 404],
     ),
 )
-def json_schema(request: Request, who: Who, id: str) -> Response:
+def json_schema(request: Request, who: Who, id: Id) -> Response:
     found = schemas.json_schema(edge_of(request).workspace, who, id)
     return Response(errors.as_json(found), media_type="application/schema+json")
 
@@ -335,15 +382,16 @@ def json_schema(request: Request, who: Who, id: str) -> Response:
             "valid": False,
             "error_count": 1,
             "errors": [
-                {"row": 0, "field": "order_id", "expected": "string", "actual": None,
-                 "message": "Missing required field: order_id"}
+                {"row": 0, "field": "order_id", "expected": "string", "actual": "number",
+                 "message": "Type mismatch for field order_id"}
             ],
         },
+        shapes.of("Verdict"),
         errors=[400, 403, 404, 413, 415],
     ),
-    openapi_extra={"requestBody": _sent({"rows": [{"order_id": "A-1"}], "strict": False})},
+    openapi_extra={"requestBody": _sent("Rows", {"rows": [{"order_id": "A-1"}], "strict": False})},
 )  # fmt: skip
-def validate(request: Request, who: Who, id: str, body: Body) -> Response:
+def validate(request: Request, who: Who, id: Id, body: Body) -> Response:
     media.assert_sent(request.headers.get("content-type"), (media.JSON,))
     asked = parsed_object(body)
     if "rows" not in asked or set(asked) - {"rows", "strict"} or not isinstance(asked.get("strict", False), bool):

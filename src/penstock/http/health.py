@@ -8,19 +8,22 @@ from fastapi.responses import JSONResponse
 
 from penstock.catalog import upgrade
 from penstock.errors import PenstockError, Unavailable
+from penstock.http import shapes
 from penstock.http.documents import OPEN, answers
 from penstock.http.edge import edge_of
 from penstock.http.metrics import MEDIA_TYPE, Metrics
 from penstock.service.workspace import Workspace
 
 router = APIRouter(tags=["service"])
+_OK = {"const": "ok"}
+_READY = shapes.members({"status": {"const": "ready"}, "parts": shapes.members({"catalog": _OK, "store": _OK})})
 _log = logging.getLogger(__name__)
 
 
 @router.get(
     "/healthz",
     summary="Is the process up?",
-    responses=answers(200, "It is.", {"status": "up"}),
+    responses=answers(200, "It is.", {"status": "up"}, shapes.members({"status": {"const": "up"}})),
     openapi_extra=OPEN,
 )
 async def healthz() -> Response:
@@ -31,7 +34,9 @@ async def healthz() -> Response:
     "/readyz",
     summary="Can it serve?",
     description="The catalog can be reached and is at the right revision, and the store can be written to.",
-    responses=answers(200, "It can.", {"status": "ready", "parts": {"catalog": "ok", "store": "ok"}}, errors=[503]),
+    responses=answers(
+        200, "It can.", {"status": "ready", "parts": {"catalog": "ok", "store": "ok"}}, _READY, errors=[503]
+    ),
     openapi_extra=OPEN,
 )
 def readyz(request: Request) -> Response:
@@ -46,7 +51,7 @@ def readyz(request: Request) -> Response:
 @router.get(
     "/metrics",
     summary="Counts and times, for Prometheus",
-    responses=answers(200, "The metrics.", "penstock_http_in_flight 1.0\n", kind="text/plain"),
+    responses=answers(200, "The metrics.", "penstock_http_in_flight 1.0\n", shapes.TEXT, kind="text/plain"),
     openapi_extra=OPEN,
 )
 async def metrics(request: Request) -> Response:

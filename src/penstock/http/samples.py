@@ -1,14 +1,14 @@
 """What requests and answers about datasets look like, for the documents."""
 
-from penstock.http import media
+from penstock.http import media, shapes
 from penstock.http.documents import header, query
 
 KEY = header(
     "idempotency-key", "The same request, sent again with this key, happens once.", example="import-2026-01-31"
 )
-VERSION = query("version", "That version; the newest unless given.", kind="integer", example=3)
-TOP = query("$top", "How many at most.", kind="integer", example=50)
-SKIP = query("$skip", "How many to leave out first.", kind="integer", example=0)
+VERSION = query("version", "That version; the newest unless given.", kind=shapes.COUNT, example=3)
+TOP = query("$top", "How many at most.", kind=shapes.COUNT, example=50)
+SKIP = query("$skip", "How many to leave out first.", kind=shapes.COUNT, example=0)
 VERSION_FACTS = {
     "version": 1, "operation": "create", "inserted": 3, "updated": 0, "deleted": 0, "rows": 3, "files": 1,
     "bytes": 1204, "at": "2026-01-31T10:30:00+00:00", "author": "ada", "commit_no": 1, "swept": False,
@@ -25,4 +25,4 @@ RECEIPT = {
          "inserted": 2, "updated": 0, "deleted": 0}
     ],
 }  # fmt: skip
-SENT_ROWS = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in media.FORMATS}
+SENT_ROWS = {kind: {"schema": shapes.BYTES} for kind in media.FORMATS}
