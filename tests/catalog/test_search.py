@@ -78,7 +78,8 @@ COLUMNS: Columns = {
     "name": Cased(things.c.name, things.c.name_lower, things.c.name_upper),
     "tags": Children(
         tags,
-        tags.c.thing == things.c.k,
+        things.c.k,
+        tags.c.thing,
         {"label": Cased(tags.c.label, tags.c.label_lower, tags.c.label_upper), "size": tags.c.size},
     ),
 }
@@ -293,7 +294,8 @@ VERSIONED_COLUMNS: Columns = {
     "read_only": tables.datasets.c.read_only,
     "versions": Children(
         tables.dataset_versions,
-        tables.dataset_versions.c.dataset_id == tables.datasets.c.dataset_id,
+        tables.datasets.c.dataset_id,
+        tables.dataset_versions.c.dataset_id,
         {"operation": tables.dataset_versions.c.operation, "rows": tables.dataset_versions.c.rows},
     ),
 }

@@ -84,7 +84,7 @@ def _columns(table: FromClause) -> Columns:
     c = table.c
     plain = {name: c[name] for name, kind in FIELDS.items() if isinstance(kind, Kind)}
     fields = {name: _f[name] for name in ("name", "type", "array", "optional")}
-    return {**plain, **_texts(table), "fields": Children(gts_schema_fields, _f.schema_id == c.id, fields)}
+    return {**plain, **_texts(table), "fields": Children(gts_schema_fields, c.id, _f.schema_id, fields)}
 
 
 def _texts(table: FromClause) -> dict[str, Cased]:
@@ -194,7 +194,7 @@ def search(tx: Tx, options: Options, built_in: Sequence[Entry] = ()) -> Page[Ent
 def _ordered(options: Options) -> list[Any]:
     if options.orderby:
         return searches.order(options.orderby, _columns(gts_schemas), [_s.id])
-    return [_s.created_at.desc(), _s.id.desc()]  # as the index has it, read backwards
+    return searches.newest_first(_s.created_at, _s.id, options, ("id", "name", "fields"))
 
 
 def _conditions(options: Options, table: FromClause) -> list[ColumnElement[bool]]:

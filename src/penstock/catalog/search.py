@@ -48,6 +48,7 @@ from sqlalchemy.sql import operators
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.sql.type_api import TypeEngine
+from sqlalchemy.sql.visitors import InternalTraversal
 
 from penstock.catalog.access import Tx, mine
 from penstock.catalog.tables import Instant
@@ -70,7 +71,10 @@ from penstock.core.odata import (
     Order,
     Place,
     Value,
+    walk,
 )
+
+_SMALL = 16  # tests of a filter that is worth a place in the cache of statements
 
 Sql: TypeAlias = ColumnElement[Any]
 T = TypeVar("T")
@@ -90,7 +94,8 @@ class Children:
     """The rows of another table that belong to a row."""
 
     table: FromClause
-    joined: ColumnElement[bool]  # to the row; the tenant condition is added here
+    key: Sql  # of the row
+    of: Sql  # the column of the other table that holds that key; the tenant condition is added here
     columns: Mapping[str, Sql | Cased]
 
 
@@ -139,6 +144,21 @@ def page(tx: Tx, wanted: Select[Any], options: Options, made: Callable[[Row[Any]
     return Page([made(row) for row in rows[: options.top]], len(rows) > options.top, count)
 
 
+def newest_first(created: Sql, key: Sql, options: Options, selective: Sequence[str]) -> list[ColumnElement[Any]]:
+    """The order where none was asked for. A filter for one of the `selective` fields finds few rows, to be sorted."""
+    few = options.filter is not None and _finds_few(options.filter, selective)
+    return [(_Unindexed(column) if few else column).desc() for column in (created, key)]
+
+
+def _finds_few(node: Node, selective: Sequence[str]) -> bool:
+    match node:
+        case And(parts):
+            return any(_finds_few(part, selective) for part in parts)
+        case Compare(Comparison.EQ, Field(name), Literal()) | In(Field(name), _) | Exists(name, _):
+            return name in selective
+    return False
+
+
 def _ordered(column: Sql, descending: bool) -> ColumnElement[Any]:
     key = _CodePoints(column) if isinstance(column.type, String) else column
     directed = key.desc() if descending else key.asc()
@@ -167,7 +187,8 @@ def _formula(node: Node, columns: Columns, *, negated: bool) -> _Text:
         case Exists(collection, body):
             children = _children(collection, columns)
             inner = None if body is None else _formula(body, columns, negated=False)
-            return _leaf(_exists(children, inner, negated), inner.height + 5 if inner else 5)
+            alone = body is None or not any(_asks_the_row(part) for part in walk(body))
+            return _leaf(_exists(children, inner, alone, negated), inner.height + 5 if inner else 5)
     return _leaf(_turned(node, columns) if negated else _test(node, columns))
 
 
@@ -233,12 +254,29 @@ def _turned(node: Node, columns: Columns) -> ColumnElement[bool]:
     return not_(func.coalesce(_test(node, columns), false(), type_=Boolean()))
 
 
-def _exists(children: Children, body: _Text | None, negated: bool) -> ColumnElement[bool]:
-    there = exists().select_from(children.table)
-    if body is not None:  # first, where its parentheses cost least
-        there = there.where(_Formula.of(body))
-    there = there.where(children.joined, mine(children.table)).correlate_except(children.table)
+def _exists(children: Children, body: _Text | None, alone: bool, negated: bool) -> ColumnElement[bool]:
+    """A body that stands alone is a list of keys, for which SQLite uses an index; for EXISTS it looks at every row."""
+    conditions = [*([_Formula.of(body)] if body else []), mine(children.table)]  # where its parentheses cost least
+    there: ColumnElement[bool]
+    if alone:
+        there = children.key.in_(select(children.of).where(*conditions))
+    else:
+        one = exists().select_from(children.table).where(*conditions, children.of == children.key)
+        there = one.correlate_except(children.table)
     return not_(there) if negated else there
+
+
+def _asks_the_row(node: Node) -> bool:
+    """Does a condition on a child look at the row that the child belongs to?"""
+    values: tuple[Node | Value, ...] = (node,)
+    if isinstance(node, Compare):
+        values = (node.left, node.right)
+    elif isinstance(node, Match):
+        values = (node.whole, node.part)
+    elif isinstance(node, In):
+        values = (node.operand,)
+    fields = (value.field if isinstance(value, Folded) else value for value in values)
+    return any(isinstance(field, Field) and field.of is None for field in fields)
 
 
 def _in(operand: Sql, items: Sequence[Literal]) -> ColumnElement[bool]:
@@ -332,17 +370,31 @@ class _Formula(FunctionElement[bool]):
     """Tests joined by AND and OR as the template has it. SQLAlchemy's own and_ and or_ would undo the pairs."""
 
     type = Boolean()
-    inherit_cache = False  # each filter is its own: large ones would fill SQLAlchemy's cache of statements
+    inherit_cache = True
+    # The key of SQLAlchemy's cache of statements: formulas of the same tests differ by their template.
+    _traverse_internals = [*FunctionElement._traverse_internals, ("template", InternalTraversal.dp_string)]  # noqa: RUF012
     template: str
 
     @classmethod
     def of(cls, text: _Text) -> "_Formula":
-        formula = cls(*text.tests)
+        formula = (cls if len(text.tests) <= _SMALL else _LargeFormula)(*text.tests)
         formula.template = text.template
         return formula
 
     def self_group(self, against: Any = None) -> "_Formula":  # noqa: ARG002  # it comes in parentheses
         return self
+
+
+class _LargeFormula(_Formula):
+    """One that is hardly asked for twice, and would fill the cache of statements."""
+
+    inherit_cache = False
+
+
+class _Unindexed(FunctionElement[Any]):
+    """A column to order by, for which SQLite is not to give up a better index than the one of that order."""
+
+    inherit_cache = True
 
 
 class _CodePoints(FunctionElement[str]):
@@ -362,6 +414,16 @@ class _Position(FunctionElement[int]):
 @compiles(_Formula)
 def _sql_of_formula(element: _Formula, compiler: SQLCompiler, **kw: Any) -> str:
     return f"({element.template.format(*(compiler.process(test, **kw) for test in element.clauses))})"
+
+
+@compiles(_Unindexed, "sqlite")
+def _unindexed_on_sqlite(element: _Unindexed, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"+{compiler.process(element.clauses, **kw)}"
+
+
+@compiles(_Unindexed, "postgresql")
+def _unindexed_on_postgresql(element: _Unindexed, compiler: SQLCompiler, **kw: Any) -> str:
+    return compiler.process(element.clauses, **kw)
 
 
 @compiles(_CodePoints, "sqlite")

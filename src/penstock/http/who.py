@@ -1,16 +1,19 @@
 """Who sends this request? A caller, by the token in its one authorization header."""
 
 from fastapi import Request
+from fastapi.concurrency import run_in_threadpool
 
 from penstock.core.caller import Caller
 from penstock.errors import Unauthenticated
 from penstock.http.edge import Edge, edge_of
 
 
-def caller(request: Request) -> Caller:
-    """The dependency of every route that works for somebody."""
+async def caller(request: Request) -> Caller:
+    """The dependency of every route that works for somebody. A secret takes no time; keys may have to be fetched."""
     edge = edge_of(request)
-    found = _caller(edge, request.headers.getlist("authorization"))
+    headers = request.headers.getlist("authorization")
+    waits = edge.tokens is not None and edge.tokens.may_wait
+    found = await run_in_threadpool(_caller, edge, headers) if waits else _caller(edge, headers)
     edge.tenants.add(found.tenant)
     request.state.caller = found  # for the log
     return found

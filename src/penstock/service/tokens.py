@@ -72,6 +72,11 @@ class Tokens:
         self._published = None if jwks_url is None else _Published(_address(jwks_url), self._clock)
         self._issuer, self._audience, self._leeway = issuer, audience, leeway.total_seconds()
 
+    @property
+    def may_wait(self) -> bool:
+        """Can a token make us ask somebody else?"""
+        return self._published is not None
+
     def verify(self, token: str) -> Caller:
         algorithm, kid = _header(token)
         claims = self._claims(token, self._key(algorithm, kid))
