@@ -43,6 +43,13 @@ def _positive(text: str) -> int:
     return number
 
 
+def _days(text: str) -> int:
+    number = _positive(text)
+    if number > 36_525:  # a century; the calendar ends somewhere
+        raise ValueError(text)
+    return number
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Every setting is an environment variable; what a command's option says goes before it."""
@@ -91,7 +98,7 @@ class Settings:
     tls_cert: Path | None = _setting("PENSTOCK_TLS_CERT", None, "The certificate (PEM) that makes it HTTPS.", Path)
     tls_key: Path | None = _setting("PENSTOCK_TLS_KEY", None, "The certificate's key (PEM).", Path)
     archive_after_days: int = _setting(
-        "PENSTOCK_ARCHIVE_AFTER_DAYS", 90, "Schemas that were deprecated so long ago are archived.", _positive
+        "PENSTOCK_ARCHIVE_AFTER_DAYS", 90, "Schemas that were deprecated so long ago are archived.", _days
     )
     jwt_audience: str | None = _setting("PENSTOCK_JWT_AUDIENCE", None, "Tokens must be meant for this audience.")
 

@@ -155,11 +155,11 @@ class Database:
                 raise Undecided("commit_unanswered", f"the database did not answer COMMIT: {_said(cause)}") from None
 
     @contextmanager
-    def raw(self) -> Iterator[Connection]:
+    def raw(self, *, write: bool = True) -> Iterator[Connection]:
         """A connection of no tenant, for migrations and the doctor."""
         self._after_fork()
         with _translated(), self.engine.connect() as connection:
-            yield connection
+            yield connection.execution_options(penstock_looks=not write)
 
     def close(self) -> None:
         self.engine.dispose()
@@ -266,7 +266,8 @@ def _sqlite(url: URL, *, durable: bool) -> Engine:
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
         # A deferred BEGIN that later wants to write fails when somebody wrote in between: writers queue here instead.
-        write = connection.get_execution_options().get("penstock_write", True)
+        options = connection.get_execution_options()
+        write = options.get("penstock_write", not options.get("penstock_looks", False))
         connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
 
     return engine

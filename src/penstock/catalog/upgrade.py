@@ -13,7 +13,7 @@ HEAD = "0003"  # the newest step; a test compares it with the folder
 
 def revision(db: Database) -> str | None:
     """The step that the tables are at; None where there are none."""
-    with db.raw() as connection:
+    with db.raw(write=False) as connection:
         return _revision(connection)
 
 

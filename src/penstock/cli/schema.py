@@ -118,7 +118,7 @@ def validate(frame: Frame, id: str, file: Path, strict: bool) -> None:
 def archive(frame: Frame, tenant: UUID | None) -> None:
     """Archive what was deprecated PENSTOCK_ARCHIVE_AFTER_DAYS ago (90 days), if no query refers to it any more.
 
-    `penstock serve` does the same every hour.
+    `penstock serve` does the same every hour, for each tenant that has called it since it started.
     """
     from penstock.service import schemas
 

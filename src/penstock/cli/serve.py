@@ -1,7 +1,9 @@
 """The command `serve`."""
 
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import click
 
@@ -10,7 +12,8 @@ from penstock.cli.frame import Command, Frame, shared
 if TYPE_CHECKING:
     from penstock.http.edge import Edge
 
-_HOUR = 3600.0  # seconds
+_LOOK = 30.0  # seconds between two looks for tenants whose turn it is
+_EVERY = timedelta(hours=1)
 PORT = click.IntRange(0, 65_535)
 
 
@@ -87,21 +90,31 @@ def serve(
             logging.getLogger("penstock").info(
                 "Arrow Flight comes with a later release; --flight-port does nothing yet"
             )
-        server.every(_HOUR, lambda: _archive(edge))
+        archived: dict[UUID, datetime] = {}
+        server.every(_LOOK, lambda: _archive(edge, archived))
         server.run(lambda address: _tell(frame, address))
 
 
-def _archive(edge: "Edge") -> None:
-    """Archive what was deprecated long ago, for every tenant that this process has served."""
+def _archive(edge: "Edge", archived: "dict[UUID, datetime]") -> None:
+    """Archive what was deprecated long ago, for tenants that this process serves: when it first hears of one, and hourly."""
     import logging
 
+    from penstock.errors import PenstockError
     from penstock.service import schemas
 
-    for tenant in sorted(edge.tenants):
-        done = schemas.archive(edge.workspace, schemas.archiver(tenant), days=edge.archive_after_days)
+    log = logging.getLogger("penstock")
+    for tenant in sorted(
+        edge.tenants - archived.keys() | {t for t, at in archived.items() if edge.clock() - at > _EVERY}
+    ):
+        archived[tenant] = edge.clock()
+        try:
+            done = schemas.archive(edge.workspace, schemas.archiver(tenant), days=edge.archive_after_days)
+        except PenstockError as trouble:
+            log.warning("schemas could not be archived: %s", trouble, extra={"facts": {"tenant": str(tenant)}})
+            continue
         if done.archived or done.referenced:
             facts = {"tenant": str(tenant), "archived": len(done.archived), "referenced": len(done.referenced)}
-            logging.getLogger("penstock").info("schemas were archived", extra={"facts": facts})
+            log.info("schemas were archived", extra={"facts": facts})
 
 
 def _tell(frame: Frame, address: str) -> None:

@@ -1,5 +1,6 @@
 """Entries of the registry: schemas of what queries return, as people send them and as they are kept."""
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -50,7 +51,7 @@ class Entry:
 
     @property
     def gts_id(self) -> str:
-        return f"{self.draft.type_id}{self.id}"
+        return f"{self.draft.type_id}{self.id}" if self.tenant else gts.QUERY_RETURNS  # which is the one built-in type
 
     def as_json(self) -> dict[str, Any]:
         draft = self.draft
@@ -164,9 +165,28 @@ def revised(entry: Entry, payload: Mapping[str, Any]) -> Draft:
     return told.made(draft)
 
 
+def assert_patchable(changes: Mapping[str, Any]) -> None:
+    """Refuse a merge patch that names what an entry has not, or would take away what it must have."""
+    unknown = sorted(set(changes) - {*EDITABLE, *_FIXED, *_MANAGED})
+    fixed = [member for member in _FIXED if member in changes and changes[member] is None]
+    if unknown or fixed:
+        member = [*unknown, *fixed][0]
+        what = "is no member of a schema" if unknown else "cannot be taken away"
+        errors = [
+            {"pointer": f"/{each}", "message": "unknown or fixed", "code": "unknown_member"} for each in unknown + fixed
+        ]
+        raise Invalid("unknown_member", f"{member[:80]!r} {what}; there are {', '.join(EDITABLE)}", errors=errors)
+
+
 def changed(before: Draft, after: Draft) -> set[str]:
     """The members in which they differ."""
-    return {member for member in EDITABLE if getattr(before, member) != getattr(after, member)}
+    plain = {member for member in EDITABLE if getattr(before, member) != getattr(after, member)}
+    # Python takes 1 for True; JSON does not.
+    return plain if _said(before.metadata) == _said(after.metadata) else plain | {"metadata"}
+
+
+def _said(metadata: Mapping[str, Any] | None) -> str:
+    return json.dumps(metadata, sort_keys=True)
 
 
 class _Reading:

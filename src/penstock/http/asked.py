@@ -51,6 +51,8 @@ def columns(text: str) -> list[str]:
             raise Invalid("bad_parameter", "columns are names separated by commas", parameter="columns")
         found.append(match[1].replace("``", "`") if match[1] else match[2])
         at = match.end()
+    if len(set(found)) < len(found):
+        raise Invalid("doubled_parameter", "a column is there twice", parameter="columns")
     return found
 
 

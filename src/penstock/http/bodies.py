@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,10 @@ Who = Annotated[Caller, Depends(caller)]
 
 
 async def content(request: Request, _who: Who) -> bytes:
-    """A small body as it came; who sends it is asked first. The limits are kept by what hands the body over."""
+    """A small body as it came. Who sends it is asked first, and what it is: JSON has a limit that other bodies have not."""
+    if not media.is_json(request.headers.get("content-type")):
+        media.assert_sent(request.headers.get("content-type"), (media.JSON,))
+    _assert_plain(request)
     return await request.body()
 
 
@@ -61,10 +65,7 @@ def upload(*kinds: str) -> Callable[..., AsyncIterator[Upload]]:
     async def received(request: Request, who: Who) -> AsyncIterator[Upload]:
         who.require(Role.DEVELOPER)  # whoever may not write need not send it all
         kind = media.assert_sent(request.headers.get("content-type"), kinds)
-        if (packed := request.headers.get("content-encoding", "identity").strip().lower()) != "identity":
-            raise Invalid(
-                "unsupported_media_type", f"content-encoding {packed[:80]!r} is not served here; send plain bytes"
-            )
+        _assert_plain(request)
         with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
             path = Path(folder) / f"body.{media.FORMATS.get(kind, 'json')}"
             with path.open("wb") as file:
@@ -72,6 +73,13 @@ def upload(*kinds: str) -> Callable[..., AsyncIterator[Upload]]:
             yield Upload(path, kind)
 
     return received
+
+
+def _assert_plain(request: Request) -> None:
+    if (packed := request.headers.get("content-encoding", "identity").strip().lower()) != "identity":
+        raise Invalid(
+            "unsupported_media_type", f"content-encoding {packed[:80]!r} is not served here; send plain bytes"
+        )
 
 
 async def _save(request: Request, file: BinaryIO) -> None:
@@ -91,8 +99,8 @@ class _Refused(Exception):
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise _Refused(f"member {next(n for n in names if names.count(n) > 1)[:80]!r} is there twice")
+        counts = Counter(name for name, _ in pairs)
+        raise _Refused(f"member {counts.most_common(1)[0][0][:80]!r} is there twice")
     return found
 
 

@@ -147,7 +147,7 @@ def create(
         **unchanged(),
     },
     openapi_extra={
-        "parameters": [header("if-none-match", "The etag of what you have.", example='"0b0f1c8e-….1"')],
+        "parameters": [header("if-none-match", "The etag of what you have.", example=f'"{samples.DATASET["id"]}.1"')],
     },
 )
 def show(request: Request, who: Who, dataset: Key) -> Response:

@@ -25,12 +25,11 @@ TAGS = [
     {"name": "service", "description": "Health and metrics."},
 ]
 # Headers of answers that clients rely on.
-HEADERS: dict[str, dict[str, Any]] = {
+_HEADERS: dict[str, dict[str, Any]] = {
     "x-request-id": {"description": "The name of this request in the log.", "schema": shapes.TEXT},
     "etag": {"description": "The version of what is shown.", "schema": shapes.TEXT},
     "location": {"description": "Where it is.", "schema": shapes.LINK},
     "www-authenticate": {"description": "How to say who you are.", "schema": shapes.TEXT},
-    "allow": {"description": "The methods that are known here.", "schema": shapes.TEXT},
 }
 _FAILURE_HEADERS = {401: ("www-authenticate",)}
 # What is made by a POST, and the parameter of the paths below that takes its id.
@@ -144,7 +143,7 @@ def _failure(code: int) -> dict[str, Any]:
 
 
 def _headers(*names: str) -> dict[str, Any]:
-    return {name: {**HEADERS[name], "required": True} for name in ("x-request-id", *names)}
+    return {name: {**_HEADERS[name], "required": True} for name in ("x-request-id", *names)}
 
 
 # The page and its parts. Nothing inline: the policy lets scripts come from files of this server only.

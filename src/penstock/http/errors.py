@@ -119,11 +119,19 @@ def as_json(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8", "backslashreplace")
 
 
+# What a caller hears of trouble behind the scenes: not where the database is, nor what its driver says.
+_BEHIND = {
+    "database_unavailable": "the catalog cannot be reached; try again later",
+    "commit_unanswered": "the catalog did not answer, so nobody knows whether it was done; look before you send it again",
+}
+
+
 async def _ours(request: Request, error: Exception) -> Response:
     assert isinstance(error, PenstockError)
     if status(error) >= 500:  # the caller cannot mend it, so whoever runs the server should know
         _log.warning("%s: %s", error.reason, error.message)
-    return answer(error, request.url.path)
+    said = _BEHIND.get(error.reason)
+    return answer(type(error)(error.reason, said) if said else error, request.url.path)
 
 
 async def _starlettes(request: Request, error: Exception) -> Response:
@@ -151,9 +159,13 @@ async def _fastapis(request: Request, error: Exception) -> Response:
 
 
 def _allowed(request: Request) -> list[str]:
-    """The methods of all routes of the path; the framework tells those of the first."""
+    """The methods of all routes of the path; the framework tells those of the first.
+
+    Where a route names the path itself, one that would take it for an id does not count.
+    """
     routes: list[Route] = request.app.state.routes
-    found = {method for route in routes if route.path_regex.match(request.url.path) for method in route.methods or ()}
+    meant = next((route.path for route in routes if route.path_regex.match(request.url.path)), None)
+    found = {method for route in routes if route.path == meant for method in route.methods or ()}
     return sorted(found | ({"HEAD"} if "GET" in found else set()))
 
 

@@ -9,7 +9,7 @@ from penstock.core import contract, gts, odata
 from penstock.core.lifecycle import State
 from penstock.core.registry import Entry
 from penstock.errors import Invalid
-from penstock.http import bodies, errors, media, shapes
+from penstock.http import bodies, errors, media, samples, shapes
 from penstock.http.asked import flag, number, parameters
 from penstock.http.bodies import Who, parsed, parsed_object
 from penstock.http.documents import answers, header, query, unchanged
@@ -25,7 +25,8 @@ VERSIONS = 100
 LAST = 2**31 - 1  # no schema has as many versions
 SELECTABLE = ("gts_id", "tenant_id", "metadata")  # members that are shown, and not searched
 
-router = APIRouter(prefix="/gts", tags=["schemas"])
+# The document says of an answer what its route says, and not that it might be JSON too.
+router = APIRouter(prefix="/gts", tags=["schemas"], default_response_class=Response)
 
 Body = Annotated[bytes, Depends(bodies.content)]
 Id = Annotated[
@@ -145,7 +146,7 @@ def create(request: Request, who: Who, body: Body) -> Response:
             "required": True,
             "content": {
                 **sent_as("Sample", {"dataset": "shop.orders", "version": 3}),
-                **{kind: {"schema": shapes.BYTES} for kind in media.FORMATS},
+                **samples.SENT_ROWS,
             },
         },
     },
@@ -169,7 +170,7 @@ def infer(
             fields, name = infers.of_rows(rows), "Sample"
         case _:
             raise Invalid("bad_payload", "send {dataset, version?} or {rows}, and name if you like; or a sample file")
-    return _json(_proposal(str(body.get("name") or asked.get("name") or name), fields))
+    return _json(_proposal(_text(body, "name") or asked.get("name") or name, fields))
 
 
 @router.get(
@@ -180,7 +181,8 @@ def infer(
 )
 def show(request: Request, who: Who, id: Id) -> Response:
     entry = schemas.show(edge_of(request).workspace, who, id)
-    if _etag(entry) in [each.strip() for each in request.headers.get("if-none-match", "").split(",")]:
+    known = [each.strip().removeprefix("W/") for each in request.headers.get("if-none-match", "").split(",")]
+    if _etag(entry) in known or "*" in known:
         return Response(status_code=304, headers=_headers(request, entry))
     return _shown(request, entry)
 
@@ -333,7 +335,7 @@ def diff(request: Request, who: Who, id: Id) -> Response:
         shapes.of("Compatibility"),
         errors=[400, 403, 404, 413, 415],
     ),
-    openapi_extra={"requestBody": _sent("SchemaMergePatch", {"fields": [{**_FIELD, "type": "number"}]})},
+    openapi_extra={"requestBody": _sent("SchemaChange", {"fields": [{**_FIELD, "type": "number"}]})},
 )
 def compatibility(request: Request, who: Who, id: Id, body: Body) -> Response:
     media.assert_sent(request.headers.get("content-type"), (media.JSON,))
@@ -415,6 +417,13 @@ def _expected(request: Request) -> Expected | None:
 
 def _version(asked: dict[str, str], name: str) -> int:
     return min(number(asked, name, 0), LAST)
+
+
+def _text(body: dict[str, Any], member: str) -> str | None:
+    found = body.get(member)
+    if not isinstance(found, str | None):
+        raise Invalid("not_text", f"{member} must be text")
+    return found
 
 
 def _proposal(name: str, fields: tuple[contract.Field, ...]) -> dict[str, Any]:

@@ -163,7 +163,8 @@ class _Exchange:
         self._listening = False
         self._got += len(message.get("body", b""))
         self._check(self._got)
-        self._deadline = self._loop.time() + self._limits.answer_seconds
+        if self._most > self._limits.json_bytes:  # a small body has the one deadline; a large one must go on coming
+            self._deadline = self._loop.time() + self._limits.answer_seconds
         return message
 
     async def send(self, message: Message) -> None:
@@ -172,7 +173,7 @@ class _Exchange:
             await self._send(message)
 
     async def in_time(self) -> bool:
-        """Did the answer begin before the deadline? Each piece of the body moves it."""
+        """Did the answer begin before the deadline? Each piece of a large body moves it."""
         while not self.begun.is_set():
             try:
                 async with asyncio.timeout_at(self._deadline):
@@ -187,12 +188,12 @@ class _Exchange:
         seconds = f"{self._limits.answer_seconds:g} seconds"
         refusal: PenstockError
         if self._listening:
-            refusal = Invalid("body_timed_out", f"nothing came of the body for {seconds}")
+            refusal = Invalid("body_timed_out", f"the body did not come within {seconds}")
         else:
             refusal = Unavailable(
                 "request_timed_out",
-                f"there is no answer after {seconds}, and the work may still be done; "
-                "to be sure, send the same again with the same idempotency-key",
+                f"there is no answer after {seconds}, and the work may still be done; look before you send it again "
+                "(a write with an idempotency-key can simply be sent again)",
             )
         told: Response = errors.answer(refusal, self._scope["path"])
         await told(self._scope, self._receive, send)
@@ -203,7 +204,7 @@ class _Exchange:
 
 
 def _stopping(path: str) -> Response:
-    said = "the server stops, and what was asked for may or may not be done; send the same again with the same idempotency-key"
+    said = "the server stops, and what was asked for may or may not be done; look before you send it again"
     return errors.answer(Unavailable("server_stopping", said), path)
 
 

@@ -15,7 +15,8 @@ VERSION_FACTS = {
 }  # fmt: skip
 COLUMNS = [{"name": "id", "type": "int64", "nullable": False}, {"name": "amount", "type": {"decimal": [12, 2]}, "nullable": True}]  # fmt: skip
 DATASET = {
-    "id": "0b0f1c8e-5a0e-4c53-9d4f-3f6f0a3f1b2c", "name": "shop.orders", "row_ids": True, "read_only": False,
+    "id": "0b0f1c8e-5a0e-4c53-9d4f-3f6f0a3f1b2c", "name": "shop.orders", "schema_name": "shop", "table_name": "orders",
+    "row_ids": True, "read_only": False,
     "created_at": "2026-01-31T10:30:00+00:00", "schema": COLUMNS, **VERSION_FACTS,
 }  # fmt: skip
 RECEIPT = {
@@ -25,4 +26,8 @@ RECEIPT = {
          "inserted": 2, "updated": 0, "deleted": 0}
     ],
 }  # fmt: skip
-SENT_ROWS = {kind: {"schema": shapes.BYTES} for kind in media.FORMATS}
+_ROWS_AS = {"csv": "id,amount\n1,12.50\n", "jsonl": '{"id": 1, "amount": 12.50}\n'}  # the others are no text
+SENT_ROWS = {
+    kind: {"schema": shapes.BYTES, **({"example": _ROWS_AS[each]} if each in _ROWS_AS else {})}
+    for kind, each in media.FORMATS.items()
+}

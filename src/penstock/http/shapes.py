@@ -100,10 +100,14 @@ _NAME_SENT = {"type": "string", "minLength": 1, "maxLength": MAX_NAME}
 _NOTES_SENT = {"description": NOTE, "metadata": _METADATA}
 _KEPT = ("id", "gts_id", "tenant_id", "state_changed_at", "created_at", "created_by", "updated_at", "updated_by")
 _IGNORES = dict.fromkeys(_KEPT, _IGNORED)
-_FIXED = {
+_FIXED: dict[str, Shape] = {
     "type_id": {"description": "As it is, if it is sent."},
     "state": {"description": "As it is, if it is sent."},
-    "version": {**NUMBER, "description": "The version that the change is made for, unless If-Match says it."},
+    "version": {
+        "type": ["integer", "null"],
+        "minimum": 1,
+        "description": "The version that the change is made for, unless If-Match says it.",
+    },
 }
 _DIFFERENCE = members(
     {"change": {"enum": ["added", "removed", "changed", "reordered"]}},
@@ -137,7 +141,7 @@ _VERSION = {
     "files": COUNT, "bytes": COUNT, "at": MOMENT, "author": TEXT, "commit_no": COUNT, "swept": FLAG,
 }  # fmt: skip
 _DATASET = {
-    "id": ID, "name": TEXT, "row_ids": FLAG, "read_only": FLAG, "created_at": MOMENT,
+    "id": ID, "name": TEXT, "schema_name": TEXT, "table_name": TEXT, "row_ids": FLAG, "read_only": FLAG, "created_at": MOMENT,
     "schema": many(of("Column")), **_VERSION,
 }  # fmt: skip
 _HEAD = {"dataset": ID, "name": TEXT, "version": COUNT}
@@ -183,7 +187,13 @@ SHAPES: dict[str, Shape] = {
             members({"rows": {"type": "array", "minItems": 1}}, {"name": NOTE}),
         ]
     },
-    "Transition": members({"to": {"enum": _STATES}}, {"version": NUMBER, "reason": NOTE}),
+    "Transition": members({"to": {"enum": _STATES}}, {"version": _FIXED["version"], "reason": NOTE}),
+    "SchemaChange": _flat_or_wrapped(
+        members(
+            {"fields": _FIELDS_SENT},
+            {**_NOTES_SENT, **_FIXED, "name": _NAME_SENT, "version": _IGNORED, **_IGNORES},
+        )
+    ),
     "Revision": members(
         {
             "version": NUMBER,
@@ -214,6 +224,6 @@ SHAPES: dict[str, Shape] = {
     "DatasetVersion": members(_VERSION),
     "DatasetRows": members({**_HEAD, "value": many(ANY_OBJECT)}, {"@odata.nextLink": LINK}),
     "Receipt": members(
-        {"key": NOTE, "commit_no": COUNT, "at": MOMENT, "replayed": FLAG, "written": many(members(_WRITTEN))}
+        {"key": TEXT, "commit_no": COUNT, "at": MOMENT, "replayed": FLAG, "written": many(members(_WRITTEN))}
     ),
 }

@@ -37,7 +37,9 @@ def of_sample(rows: Source) -> tuple[Field, ...]:
     if not sample.num_rows:
         raise Invalid("empty_sample", "the sample has no rows to infer a schema from")
     return contract.inferred(
-        pa.schema([field.with_nullable(sample[field.name].null_count > 0) for field in sample.schema])
+        pa.schema(
+            [f.with_nullable(column.null_count > 0) for f, column in zip(sample.schema, sample.columns, strict=True)]
+        )
     )
 
 

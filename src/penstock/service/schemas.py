@@ -1,7 +1,7 @@
 """The registry: schemas of what queries return, from their first draft to the archive."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -18,7 +18,7 @@ from penstock.core.odata import Compare, In, Literal, Node, Options
 from penstock.core.odata.tree import walk
 from penstock.core.patch import merged, patched
 from penstock.core.registry import Draft, Entry, Revision
-from penstock.errors import Conflict, Invalid, Unsupported
+from penstock.errors import Conflict, Invalid, NotFound, Unsupported
 from penstock.service.workspace import Workspace
 
 FIELDS = schemas.FIELDS  # that can be searched
@@ -65,11 +65,10 @@ def create(ws: Workspace, caller: Caller, payload: Any) -> Entry:
 
 def show(ws: Workspace, caller: Caller, key: str) -> Entry:
     caller.require(Role.VIEWER)
-    schema = _id(key)
-    if built_in := _built_in(schema):
+    if built_in := _built_in(key):
         return built_in
     with ws.db.read(caller) as tx:
-        return _keyed(schemas.find(tx, schema), key)
+        return _keyed(schemas.find(tx, _id(key)), key)
 
 
 def search(ws: Workspace, caller: Caller, options: Options) -> Page[Entry]:
@@ -84,9 +83,11 @@ def replace_with(
     ws: Workspace, caller: Caller, key: str, payload: Any, expected: Expected | None, *, force: bool = False
 ) -> Entry:
     """Put name, description, fields and metadata in place of what is there."""
+    _assert_editor(caller, force=force)
     entity = registry.entity(payload)
-    expected = expected or _sent_version(entity)
-    return _changed(ws, caller, key, expected, lambda entry: registry.revised(entry, entity), force=force)
+    return _changed(
+        ws, caller, key, _meant(expected, entity), lambda entry: registry.revised(entry, entity), force=force
+    )
 
 
 def patch(
@@ -100,35 +101,39 @@ def patch(
     force: bool = False,
 ) -> Entry:
     """Change some members: by a JSON Merge Patch, or by the operations of a JSON Patch."""
+    _assert_editor(caller, force=force)
     if not by_operations:
         changes = registry.entity(changes)
-    expected = expected or _sent_version(_tested(changes) if by_operations else changes)
+        registry.assert_patchable(changes)
+    meant = _meant(expected, _tested(changes) if by_operations else changes)
 
     def draft(entry: Entry) -> Draft:
         now = entry.as_json()
         after = patched(now, changes) if by_operations else merged(now, {**changes, "version": entry.version})
         return registry.revised(entry, registry.entity(after))
 
-    return _changed(ws, caller, key, expected, draft, force=force)
+    return _changed(ws, caller, key, meant, draft, force=force)
 
 
 def move(ws: Workspace, caller: Caller, key: str, payload: Any, expected: Expected | None) -> Entry:
     """Take a schema to another state: `{"to", "version", "reason"?}`."""
+    asked = payload.get("to") if isinstance(payload, dict) else None
+    to = next((state for state in State if state.value == asked), None)
+    caller.require(lifecycle.least_role(to) if to else Role.DEVELOPER)
     if not isinstance(payload, dict) or set(payload) - {"to", "version", "reason"}:
         raise Invalid("bad_payload", "a transition is an object with to, version and, if you like, reason")
-    if payload.get("to") not in [state.value for state in State]:
+    if to is None:
         raise Invalid("bad_state", f"to must be one of {', '.join(State)}", errors=[_pointed("/to", "no such state")])
-    to = State(payload["to"])
-    caller.require(lifecycle.least_role(to))
     reason = payload.get("reason")
     if reason is not None:
         reason = registry.text(reason, "reason", 10_000)
-    expected = expected or _sent_version(payload)
+    meant = _meant(expected, payload)
     with ws.db.write(caller) as tx:
         before = _held(tx, key)
         transition = lifecycle.transition(before.draft.state, to)
         caller.require(transition.role)
-        expected.check(before)
+        for each in meant:
+            each.check(before)
         return _moved(tx, before, to, transition.verb, reason)
 
 
@@ -167,7 +172,12 @@ def compatibility(ws: Workspace, caller: Caller, key: str, payload: Any) -> dict
         referenced = schemas.reference_count(tx, entry.id)
     after = registry.revised(entry, {"name": entry.draft.name, **entity})
     told = _difference(entry.draft, after)
-    return told | {"query_count": referenced, "accepted": not (told["breaking"] and referenced)}
+    try:
+        lifecycle.assert_editable(entry.draft.state, registry.changed(entry.draft, after))
+        accepted = not (told["breaking"] and referenced)
+    except Unsupported:
+        accepted = False
+    return told | {"query_count": referenced, "accepted": accepted}
 
 
 def references(ws: Workspace, caller: Caller, key: str) -> dict[str, Any]:
@@ -204,7 +214,7 @@ def archive(ws: Workspace, caller: Caller, *, days: int, now: datetime | None = 
     for entry in found:
         if not lifecycle.archive_due(entry.state_changed_at, now, days):
             continue
-        with ws.db.write(caller) as tx:  # one at a time: nobody waits long for a long list
+        with suppress(NotFound), ws.db.write(caller) as tx:  # one at a time: nobody waits long for a long list
             current = schemas.hold(tx, entry.id)
             if current.draft.state is not State.DEPRECATED or current.state_changed_at != entry.state_changed_at:
                 continue
@@ -229,26 +239,25 @@ def _changed(
     ws: Workspace,
     caller: Caller,
     key: str,
-    expected: Expected,
+    meant: Sequence[Expected],
     draft: Callable[[Entry], Draft],
     *,
     force: bool,
 ) -> Entry:
-    caller.require(Role.DEVELOPER)
-    if force:
-        caller.require(Role.ADMIN)
     with ws.db.write(caller) as tx:
         before = _held(tx, key)
-        expected.check(before)
+        for each in meant:
+            each.check(before)
         after = draft(before)
         members = registry.changed(before.draft, after)
+        lifecycle.assert_editable(before.draft.state, members)
         if not members:
             return before
-        lifecycle.assert_editable(before.draft.state, members)
-        if not force:
-            _assert_readers_live(tx, before, after)
+        broken = _broken(tx, before, after)
+        if broken and not force:
+            raise broken
         entry = replace(before, draft=after, version=before.version + 1, updated_at=tx.now, updated_by=caller.user)
-        schemas.change(tx, before, entry, "update")
+        schemas.change(tx, before, entry, "update", f"forced: {broken.message}" if broken else None)
     return entry
 
 
@@ -266,16 +275,22 @@ def _moved(tx: Tx, before: Entry, to: State, verb: str, reason: str | None, now:
     return entry
 
 
-def _assert_readers_live(tx: Tx, before: Entry, after: Draft) -> None:
+def _assert_editor(caller: Caller, *, force: bool) -> None:
+    caller.require(Role.ADMIN if force else Role.DEVELOPER)
+
+
+def _broken(tx: Tx, before: Entry, after: Draft) -> Conflict | None:
+    """What there is against a change, if there are readers and it breaks them."""
     broken = contract.breaking(before.draft.fields, after.fields)
     if broken and (count := schemas.reference_count(tx, before.id)):
-        raise Conflict(
+        return Conflict(
             "breaks_readers",
             f"{count} quer{'y refers' if count == 1 else 'ies refer'} to the schema, and the change breaks those who read "
             "them; an admin may do it with force=true",
             query_count=count,
             errors=[each.as_json() for each in broken],
         )
+    return None
 
 
 def _difference(old: Draft, new: Draft) -> dict[str, Any]:
@@ -297,10 +312,9 @@ def _reading(ws: Workspace, caller: Caller, key: str) -> Iterator[tuple[Tx, Entr
 
 
 def _held(tx: Tx, key: str) -> Entry:
-    schema = _id(key)
-    if _built_in(schema):
+    if _built_in(key):
         raise Unsupported("built_in_type", "this is a type that is built in; it cannot be changed or deleted")
-    return _keyed(schemas.hold(tx, schema), key)
+    return _keyed(schemas.hold(tx, _id(key)), key)
 
 
 def _names_the_base(condition: Node) -> bool:
@@ -326,17 +340,21 @@ def _keyed(entry: Entry, key: str) -> Entry:
     return entry
 
 
-def _built_in(schema: UUID) -> Entry | None:
-    return next((entry for entry in TYPES if entry.id == schema), None)
+def _built_in(key: str) -> Entry | None:
+    name = key.removeprefix("gts://")
+    return next((entry for entry in TYPES if name.lower() == str(entry.id) or name == entry.gts_id), None)
 
 
-def _sent_version(payload: Mapping[str, Any]) -> Expected:
+def _meant(condition: Expected | None, payload: Mapping[str, Any]) -> list[Expected]:
+    """The version that a change is made for, as a condition and as the payload has it. What is sent must be right."""
     number = payload.get("version")
     if number is None:
-        raise _no_version()
+        if condition is None:
+            raise _no_version()
+        return [condition]
     if type(number) is not int or number < 1:
         raise Invalid("bad_version", "version must be a whole number from 1 on", errors=[_pointed("/version", "bad")])
-    return Expected(number)
+    return [*([condition] if condition else []), Expected(number)]
 
 
 def _tested(operations: Any) -> dict[str, Any]:

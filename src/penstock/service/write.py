@@ -268,4 +268,6 @@ def checked_key(key: str | None) -> str:
         return f"{AUTOMATIC}{uuid4()}"
     if not 0 < len(key) <= MAX_KEY or not key.isprintable():
         raise Invalid("bad_idempotency_key", f"an idempotency key is 1 to {MAX_KEY} printable characters")
+    if key.startswith(AUTOMATIC):
+        raise Invalid("bad_idempotency_key", f"keys that begin with {AUTOMATIC!r} are made by Penstock; choose another")
     return key

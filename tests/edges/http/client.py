@@ -77,7 +77,7 @@ def near(app: FastAPI, sent: str | None) -> Client:
         if isinstance(options.get("content"), Iterator):
             options["content"] = _pieces(options["content"])
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://penstock") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             return await client.request(method, path, **options)
 
     return Client(lambda *args, **options: asyncio.run(ask(*args, **options)), sent)

@@ -170,3 +170,10 @@ def test_each_role_may_do_its_own(client: Client, role: Role, method: str, path:
     told = client.as_(role)(method, path, code=code, **sent)
     if code == 403:
         assert told.json()["required_role"] == (Role.ADMIN if method == "DELETE" else Role.DEVELOPER).wire
+
+
+def test_on_a_developer_s_own_machine_another_site_s_page_gets_nothing(local: Lake) -> None:
+    client = near(application(Edge(local.workspace, None, local.caller)), None)
+    client("GET", "/gts")
+    told = client("GET", "/gts", headers={"host": "evil.example"}, code=403).json()
+    assert told["code"] == "NOT_LOOPBACK"

@@ -452,3 +452,12 @@ def test_datasets_are_found_by_what_is_known_of_them(client: Client) -> None:
 
 def names_of(answer: httpx.Response) -> list[str]:
     return [each["name"] for each in answer.json()["value"]]
+
+
+def test_a_key_that_looks_like_our_own_is_refused(client: Client, orders: str) -> None:
+    kind = {"content-type": "text/csv", "idempotency-key": "auto:x"}
+    client("POST", f"{orders}/rows", content=b"id\n1\n", headers=kind, code=400)
+
+
+def test_a_column_is_asked_for_once(client: Client, orders: str) -> None:
+    client("GET", f"{orders}/rows?columns=id,id", code=400)

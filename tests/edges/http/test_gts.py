@@ -645,3 +645,121 @@ def test_a_stranger_never_sees_a_word_of_somebody_elses(client: Person) -> None:
         assert canary not in str(answer.headers)
         assert answer.status_code < 500
     assert client("GET", f"/gts/{schema['id']}").json() == schema
+
+
+# What a hostile reader found
+
+
+def test_a_change_from_1_to_true_is_a_change(client: Person) -> None:
+    schema = made(client, metadata={"flag": 1})
+    changed = client("PATCH", f"/gts/{schema['id']}", json={"metadata": {"flag": True}, "version": 1}).json()
+    assert (changed["metadata"], changed["version"]) == ({"flag": True}, 2)
+
+
+def test_both_versions_that_are_sent_must_be_right(client: Person) -> None:
+    path = f"/gts/{made(client)['id']}"
+    for condition in ('"1"', "*"):
+        client("PUT", path, json=payload(version=77), headers={"if-match": condition}, code=409)
+        client("PATCH", path, json={"version": 77, "description": "x"}, headers={"if-match": condition}, code=409)
+        moved = {"to": "DEPRECATED", "version": 77}
+        client("POST", f"{path}/transitions", json=moved, headers={"if-match": condition}, code=409)
+    client("PUT", path, json=payload(version=1), headers={"if-match": '"9"'}, code=412)
+
+
+def test_who_may_not_is_told_so_before_what_is_wrong(viewer: Person, client: Person) -> None:
+    path = f"/gts/{made(client)['id']}"
+    viewer("PUT", path, json=[], code=403)
+    viewer("PATCH", path, json={"x": 1}, code=403)
+    viewer("POST", f"{path}/transitions", json={"to": "GONE"}, code=403)
+    viewer("POST", "/gts", json=[], code=403)
+
+
+def test_a_patch_names_only_what_there_is(client: Person) -> None:
+    path = f"/gts/{made(client)['id']}"
+    for change in ({"bogus": None}, {"state": None}, {"type_id": None}, {"name": None}, {"fields": None}):
+        client("PATCH", path, json={**change, "version": 1}, code=400)
+
+
+def test_the_verdict_beforehand_is_that_of_the_change(client: Person) -> None:
+    deprecated = in_state(client, State.DEPRECATED)
+    wider = {"fields": [*FIELDS, {"name": "note", "type": "string", "optional": True}]}
+    path = f"/gts/{deprecated['id']}"
+    assert client("POST", f"{path}/compatibility", json=wider).json()["accepted"] is False
+    client("PATCH", path, json={**wider, "version": 2}, code=409)
+    archived = in_state(client, State.ARCHIVED)
+    same = {name: archived[name] for name in ("name", "description", "fields", "metadata", "version")}
+    client("PUT", f"/gts/{archived['id']}", json=same, code=409)
+
+
+def test_a_forced_change_is_on_record(lake: Lake, client: Person) -> None:
+    schema = made(client)
+    refer(lake, client, schema["id"])
+    path = f"/gts/{schema['id']}"
+    client("PUT", f"{path}?force=true", json=payload(version=1, fields=FIELDS[:1]))
+    assert "force" in client("GET", f"{path}/versions").json()["value"][0]["reason"]
+
+
+def test_a_type_is_reached_by_its_own_name(client: Person) -> None:
+    entry = client("GET", f"/gts/{gts.QUERY_RETURNS}").json()
+    assert (entry["gts_id"], entry["type_id"]) == (gts.QUERY_RETURNS, gts.BASE)
+    assert client("GET", f"/gts/{entry['id']}").json() == entry
+
+
+@pytest.mark.parametrize("known", ["*", 'W/"1"', '"0", "1"', ' "1" '])
+def test_what_is_known_is_not_sent_again(client: Person, known: str) -> None:
+    client("GET", f"/gts/{made(client)['id']}", headers={"if-none-match": known}, code=304)
+
+
+def test_the_archive_job_goes_on_where_a_schema_vanishes(
+    lake: Lake, client: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone, stays = in_state(client, State.DEPRECATED), in_state(client, State.DEPRECATED)
+    due = schemas.schemas.deprecated
+
+    def then_one_is_deleted(tx: Any) -> Any:
+        found = due(tx)
+        client("DELETE", f"/gts/{gone['id']}", code=204)
+        return found
+
+    monkeypatch.setattr(schemas.schemas, "deprecated", then_one_is_deleted)
+    later = datetime.fromisoformat(stays["state_changed_at"]) + timedelta(days=90)
+    schemas.archive(lake.workspace, schemas.archiver(client.tenant), days=90, now=later)
+    assert client("GET", f"/gts/{stays['id']}").json()["state"] == "ARCHIVED"
+
+
+def test_many_promised_fields_make_no_row_dear(client: Person) -> None:
+    """400,000 empty rows against 2,000 required fields: counted in full, without looking 800 million times."""
+    many = [{"name": f"f{number}", "type": "string"} for number in range(2_000)]
+    path = f"/gts/{made(client, fields=many)['id']}/validate"
+    told = client("POST", path, json={"rows": [{}] * 400_000}).json()
+    assert (told["error_count"], len(told["errors"])) == (800_000_000, 100)
+
+
+def test_a_doubled_member_is_found_in_one_look(client: Person) -> None:
+    members = ",".join(f'"k{number}":0' for number in range(200_000))
+    body = f'{{{members},"zz":0,"zz":0}}'.encode()
+    told = client("POST", "/gts", content=body, headers={"content-type": "application/json"}, code=400).json()
+    assert "'zz' is there twice" in told["detail"]
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "", "application/octet-stream"])
+def test_a_body_of_another_kind_is_not_read(client: Person, kind: str) -> None:
+    """Only JSON has a small limit, so whatever else comes is refused before it is taken in."""
+
+    def endless() -> Iterator[bytes]:
+        yield b"x" * 1000
+        raise AssertionError("somebody reads it")
+
+    headers = {"content-type": kind} if kind else {}
+    client("POST", "/gts", content=endless(), headers=headers, code=415)
+    client(
+        "POST",
+        "/gts",
+        content=b"{}",
+        code=415,
+        headers={"content-type": "application/json", "content-encoding": "gzip"},
+    )
+
+
+def test_a_sample_with_a_doubled_column_is_refused(client: Person) -> None:
+    client("POST", "/gts/infer", content=b"a,a\n1,2\n", headers={"content-type": "text/csv"}, code=400)

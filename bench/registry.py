@@ -1,0 +1,578 @@
+"""How many requests a second the registry answers, and how fast, with many schemas in it.
+
+Each case stands beside a bare FastAPI route that sends the same SQL in the same transactions, and knows no tokens, no
+OData, no checks, no log. Both are served by uvicorn, each in a process of its own, and asked by a third. Who is asked,
+for what, of which database, takes turns in rounds. That the SQL is the same, and that the same schemas come back, is
+checked before anything is measured.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import re
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from itertools import product
+from multiprocessing import get_context
+from multiprocessing.connection import Connection as Pipe
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any
+from urllib.parse import quote
+from uuid import UUID, uuid5
+
+import httpx
+import uvicorn
+from fastapi import Body, FastAPI, Response
+from sqlalchemy import bindparam, delete, event, select, update
+
+import loads
+import penstock
+from measure import Grid, Report, interleaved, ms, p99
+from penstock import config
+from penstock.catalog import schemas
+from penstock.catalog import search as searches
+from penstock.catalog.access import APP_ROLE, TENANT_SETTING, Database, Tx, add, mine
+from penstock.catalog.tables import gts_schema_fields, gts_schema_versions, gts_schemas
+from penstock.config import Settings
+from penstock.core import gts, odata
+from penstock.core.caller import Caller, Role
+from penstock.core.contract import Field, FieldType
+from penstock.core.registry import name_key
+from penstock.http import logs
+from penstock.http.app import application
+from penstock.http.edge import Edge
+from penstock.http.server import Server
+from penstock.service.tokens import Tokens, mint
+
+WANTED = 0.60  # of the bare route's requests per second
+CONNECTIONS = 8
+OURS, BARE = "Penstock", "bare"
+GET, BY_NAME, BY_FIELD, PUT = CASES = ("GET by id", "search by name", "search by field", "PUT")
+INDEXES = {BY_NAME: "ix_gts_schemas_name", BY_FIELD: "ix_gts_schema_fields_name"}  # that a search is to go by
+WALK = "ix_gts_schemas_created"  # the index that has every schema in the order of the answer
+SECRET = "a secret of enough bytes, for measuring only"
+TENANT, OTHER = UUID("11111111-2222-3333-4444-555555555555"), UUID("99999999-8888-7777-6666-555555555555")
+CALLER, STRANGER = (Caller(tenant, UUID(int=7), "bench", Role.ADMIN) for tenant in (TENANT, OTHER))
+
+
+@dataclass(frozen=True)
+class Numbers:
+    schemas: int
+    others: int  # schemas of another tenant, in between
+    rounds: int
+    seconds: float  # of a round
+
+
+FULL = Numbers(schemas=100_000, others=10_000, rounds=5, seconds=2.0)
+QUICK = Numbers(schemas=2_000, others=200, rounds=2, seconds=0.5)
+
+# What the schemas are. Asked again, the same again.
+
+COMMON = tuple(
+    f"{thing}_{part}" for thing in ("order", "item", "client", "store") for part in ["id", "day", "name", "sum", "kind"]
+)
+HOLDERS = 10  # schemas that hold the same rare field
+PLACES = ("Accra", "Bergen", "Cusco", "Dakar", "Erfurt", "Fukuoka", "Ghent", "Hanoi", "Izmir", "Jaipur")
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
+_CHUNK = 2_000  # schemas that are written together
+
+
+def schema_id(number: int, tenant: UUID = TENANT) -> UUID:
+    return uuid5(tenant, str(number))
+
+
+def name(number: int) -> str:
+    return f"Orders of {PLACES[number % 10]}, report {number:06d}"
+
+
+def rare(number: int, of: int) -> str:
+    """A field that few of so many schemas hold."""
+    return f"mark_{number % (of // 10 // HOLDERS)}"
+
+
+def fields(number: int, of: int) -> list[dict[str, Any]]:
+    """Five to ten; a tenth of the schemas has a rare one among them."""
+    names = [COMMON[(number * 7 + i) % len(COMMON)] for i in range(5 + number % 6)]
+    if number % 10 == 0:
+        names[-1] = rare(number // 10, of)
+    kinds = list(FieldType)
+    return [Field(each, kinds[i % len(kinds)], i > 2, False, f"The {each}").as_json() for i, each in enumerate(names)]
+
+
+def fill(db: Database, caller: Caller, count: int) -> None:
+    for start in range(0, count, _CHUNK):
+        rows = [_schema(number, caller, fields(number, count)) for number in range(start, min(start + _CHUNK, count))]
+        with db.write(caller) as tx:
+            tx.each(add(gts_schemas), rows)
+            tx.each(add(gts_schema_fields), [each for row in rows for each in _fields(row["id"], row["fields"])])
+            tx.each(add(gts_schema_versions), [_version(row, caller) for row in rows])
+
+
+def prepare(settings: Settings, numbers: Numbers) -> None:
+    """A catalog of two tenants, as it is after a quiet while."""
+    with penstock.open(create=True, settings=settings) as lake:
+        db = lake.workspace.db
+        fill(db, CALLER, numbers.schemas)
+        fill(db, STRANGER, numbers.others)
+        settle(db)
+
+
+def settle(db: Database) -> None:
+    """PostgreSQL would do so by itself a little later, amid the rounds. SQLite never does."""
+    if db.engine.dialect.name == "postgresql":
+        with db.raw() as connection:
+            connection.execution_options(isolation_level="AUTOCOMMIT").exec_driver_sql("VACUUM ANALYZE")
+
+
+def _schema(number: int, caller: Caller, known: list[dict[str, Any]]) -> dict[str, Any]:
+    at = BEGAN + timedelta(minutes=number)
+    description = f"What the orders of report {number} come to"
+    return {
+        "id": schema_id(number, caller.tenant), "type_id": gts.QUERY_RETURNS, "state": "ACTIVE", "version": 1,
+        **_texts(name(number), description), "fields": known, "metadata": {"team": number % 100},
+        "state_changed_at": at, "created_at": at, "created_by": caller.user, "updated_at": at, "updated_by": caller.user,
+    }  # fmt: skip
+
+
+def _texts(name: str, description: str) -> dict[str, str]:
+    return {
+        "name": name, "name_lower": name.lower(), "name_upper": name.upper(), "name_key": name_key(name),
+        "description": description, "description_lower": description.lower(), "description_upper": description.upper(),
+    }  # fmt: skip
+
+
+def _fields(schema: UUID, known: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {"schema_id": schema, "position": i, "name": each["name"], "type": each["type"],
+         "array": each.get("array", False), "optional": each["optional"]}
+        for i, each in enumerate(known)
+    ]  # fmt: skip
+
+
+def _version(row: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    kept = {member: row[member] for member in ("version", "name", "description", "fields", "metadata", "state")}
+    return kept | {
+        "schema_id": row["id"], "change": "create", "reason": None, "changed_at": row["created_at"],
+        "changed_by": caller.user, "author": caller.name,
+    }  # fmt: skip
+
+
+# The bare routes.
+
+_s, _f = gts_schemas.c, gts_schema_fields.c
+_there = (mine(gts_schemas), _s.deleted_at.is_(None))
+_this = (*_there, _s.id == bindparam("schema"))
+FIND = select(gts_schemas).where(*_this)
+HOLD = FIND.with_for_update()
+_few = odata.options([("$filter", "name eq 'x'")], schemas.FIELDS, default_top=50, max_top=50)
+_newest = (
+    select(gts_schemas).order_by(*searches.newest_first(_s.created_at, _s.id, _few, ("name",))).limit(51).offset(0)
+)
+NAMED = _newest.where(*_there, _s.name == bindparam("name"))
+HOLDING = _newest.where(
+    *_there, _s.id.in_(select(_f.schema_id).where(_f.name == bindparam("field"), mine(gts_schema_fields)))
+)
+TAKEN = select(_s.id).where(
+    *_there, _s.name_key == bindparam("key"), _s.id != bindparam("schema"), _s.state != "ARCHIVED"
+)
+CHANGE = (
+    update(gts_schemas)
+    .where(*_this, _s.version == bindparam("before"))
+    .values({member: bindparam(f"new_{member}") for member in (
+        "name", "name_lower", "name_upper", "name_key", "description", "description_lower", "description_upper",
+        "fields", "metadata", "state", "state_changed_at", "updated_at", "updated_by", "version",
+    )})
+)  # fmt: skip
+DROP_FIELDS = delete(gts_schema_fields).where(mine(gts_schema_fields), _f.schema_id == bindparam("schema"))
+ADD_FIELD, ADD_VERSION = add(gts_schema_fields), add(gts_schema_versions)
+
+
+def bare(db: Database) -> FastAPI:
+    app = FastAPI()
+
+    @app.get("/gts/{id}")
+    def show(id: UUID) -> Response:
+        with db.read(CALLER) as tx:
+            row = tx.first(FIND, schema=id)
+        assert row
+        return _json(dict(row._mapping))
+
+    @app.get("/named")
+    def named(name: str) -> Response:
+        with db.read(CALLER) as tx:
+            return _json({"value": [dict(row._mapping) for row in tx.all(NAMED, name=name)]})
+
+    @app.get("/holding")
+    def holding(field: str) -> Response:
+        with db.read(CALLER) as tx:
+            return _json({"value": [dict(row._mapping) for row in tx.all(HOLDING, field=field)]})
+
+    @app.put("/gts/{id}")
+    def replace(id: UUID, sent: Annotated[dict[str, Any], Body()]) -> Response:
+        with db.write(CALLER) as tx:
+            row = tx.first(HOLD, schema=id)
+            assert row
+            assert row.version == sent["version"]
+            return _json(_replaced(tx, dict(row._mapping), sent))
+
+    return app
+
+
+def _replaced(tx: Tx, row: dict[str, Any], sent: dict[str, Any]) -> dict[str, Any]:
+    assert tx.first(TAKEN, key=name_key(sent["name"]), schema=row["id"]) is None
+    now = {
+        **_texts(sent["name"], sent["description"]), "fields": sent["fields"], "metadata": sent["metadata"],
+        "state": row["state"], "state_changed_at": row["state_changed_at"], "updated_at": tx.now,
+        "updated_by": tx.caller.user, "version": row["version"] + 1,
+    }  # fmt: skip
+    values = {f"new_{member}": value for member, value in now.items()}
+    assert tx.run(CHANGE, schema=row["id"], before=row["version"], **values) == 1
+    tx.run(DROP_FIELDS, schema=row["id"])
+    tx.each(ADD_FIELD, _fields(row["id"], sent["fields"]))
+    kept = {member: now[member] for member in ("version", "name", "description", "fields", "metadata", "state")}
+    tx.run(
+        ADD_VERSION, schema_id=row["id"], change="update", reason=None, changed_at=tx.now, changed_by=tx.caller.user,
+        author=tx.caller.name, **kept,
+    )  # fmt: skip
+    tx.audit("schema.update", {"schema_id": row["id"], "version": now["version"], "reason": None})
+    return row | now
+
+
+def _json(value: Any) -> Response:
+    return Response(json.dumps(value, default=str), media_type="application/json")
+
+
+# What is asked.
+
+
+@dataclass(frozen=True)
+class Request:
+    method: str
+    path: str
+    body: str = ""
+
+    def wire(self, token: str) -> bytes:
+        sent = self.body.encode()
+        kind = f"content-type: application/json\r\ncontent-length: {len(sent)}\r\n" if sent else ""
+        head = f"{self.method} {self.path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\n{kind}\r\n"
+        return head.encode() + sent
+
+
+def request(who: str, case: str, number: int, of: int) -> Request:
+    match case, who:
+        case "GET by id", _:
+            return Request("GET", f"/gts/{schema_id(number)}")
+        case "search by name", "bare":
+            return Request("GET", f"/named?name={quote(name(number))}")
+        case "search by name", _:
+            return Request("GET", "/gts?$filter=" + quote(f"name eq '{name(number)}'"))
+        case "search by field", "bare":
+            return Request("GET", f"/holding?field={rare(number, of)}")
+        case "search by field", _:
+            return Request("GET", "/gts?$filter=" + quote(f"fields/any(f: f/name eq '{rare(number, of)}')"))
+    mark = loads.MARK.decode()
+    sent = {"name": name(number), "description": f"As of {mark}", "fields": fields(number, of), "metadata": {"team": 1}}
+    return Request("PUT", f"/gts/{schema_id(number)}", json.dumps(sent)[:-1] + f', "version": {mark}}}')
+
+
+# Who answers.
+
+
+@dataclass(frozen=True)
+class Place:
+    """A database that is filled, and a server of each kind over it."""
+
+    name: str
+    db: Database
+    settings: Settings
+    ports: dict[str, int] = field(default_factory=dict)
+    pids: dict[str, int] = field(default_factory=dict)
+
+    def busy(self, who: str) -> dict[int, float]:
+        """Seconds of a core that the server's process has used, and those of its database."""
+        pids = [self.pids[who]]
+        if self.db.engine.dialect.name == "postgresql":
+            with self.db.raw() as connection:
+                pids += [row.pid for row in connection.exec_driver_sql("SELECT pid FROM pg_stat_activity")]
+        return {pid: _busy(pid) for pid in pids}
+
+
+@contextmanager
+def serving(place: Place, folder: Path) -> Iterator[None]:
+    context, processes = get_context("spawn"), []
+    try:
+        for who, serve in ((OURS, _serve_ours), (BARE, _serve_bare)):
+            here, there = context.Pipe(duplex=False)
+            process = context.Process(target=serve, args=(place.settings, there, folder / f"{place.name}.log"))
+            process.start()
+            processes.append(process)
+            assert here.poll(60), f"{who} did not start"
+            assert process.pid
+            place.ports[who], place.pids[who] = here.recv(), process.pid
+        yield
+    finally:
+        for process in processes:
+            process.terminate()
+            process.join(30)
+
+
+def _serve_ours(settings: Settings, told: Pipe, log: Path) -> None:
+    with penstock.open(settings=settings) as lake, log.open("w") as stream:
+        logs.to(stream)
+        edge = Edge(lake.workspace, Tokens(SECRET))
+        Server(application(edge), "127.0.0.1", 0).run(lambda address: told.send(int(address.rpartition(":")[2])))
+
+
+def _serve_bare(settings: Settings, told: Pipe, _log: Path) -> None:
+    with penstock.open(settings=settings) as lake, socket.create_server(("127.0.0.1", 0)) as place:
+        place.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        told.send(place.getsockname()[1])
+        app = bare(lake.workspace.db)
+        settled = uvicorn.Config(
+            app, http="h11", ws="none", log_config=None, access_log=False, proxy_headers=False, server_header=False
+        )
+        uvicorn.Server(settled).run(sockets=[place])
+
+
+def _busy(pid: int) -> float:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
+    except OSError:  # it has ended
+        return 0.0
+    return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
+
+
+# Are they alike?
+
+
+@dataclass(frozen=True)
+class Sent:
+    statement: str
+    values: Any
+
+    @cached_property
+    def shape(self) -> str:
+        """The statement without the names of its parameters, and without brackets."""
+        return re.sub(r"[()]", "", re.sub(r"%\(\w+\)s", "?", self.statement))
+
+
+def assert_alike(place: Place, of: int) -> dict[str, Sent]:
+    """Both send the same SQL and find the same schemas. Gives the statement of each search."""
+    with penstock.open(settings=place.settings) as lake:
+        db = lake.workspace.db
+        apps = {OURS: application(Edge(lake.workspace, Tokens(SECRET))), BARE: bare(db)}
+        found: dict[tuple[str, str], tuple[list[Sent], Any]] = {}
+        for version, (who, case) in enumerate(product(apps, CASES)):
+            number = of - 1 - version if case == PUT else of - 10  # each changes a schema that nobody asks for later
+            found[who, case] = _answered(apps[who], db, request(who, case, number, of))
+    for case in CASES:
+        (ours, shown), (bares, rows) = found[OURS, case], found[BARE, case]
+        assert [each.shape for each in ours] == [each.shape for each in bares], (case, ours, bares)
+        if case != PUT:
+            assert _ids(shown) == _ids(rows) != [], case
+    return {case: found[OURS, case][0][-1] for case in INDEXES}
+
+
+def _answered(app: FastAPI, db: Database, asked: Request) -> tuple[list[Sent], Any]:
+    sent: list[Sent] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, values: Any, *_rest: Any) -> None:
+        sent.append(Sent(statement, values))
+
+    event.listen(db.engine, "before_cursor_execute", note)
+    try:
+        answer = asyncio.run(_through(app, asked))
+    finally:
+        event.remove(db.engine, "before_cursor_execute", note)
+    assert answer.status_code == 200, answer.text
+    return sent, answer.json()
+
+
+async def _through(app: FastAPI, asked: Request) -> httpx.Response:
+    headers = {"authorization": f"Bearer {_token()}", "content-type": "application/json"}
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+        body = asked.body.replace(loads.MARK.decode(), f"{1:8}")
+        return await client.request(asked.method, asked.path, content=body, headers=headers)
+
+
+def _ids(answer: Any) -> list[str]:
+    return [each["id"] for each in answer.get("value", [answer])]
+
+
+def _token() -> str:
+    return mint(SECRET, tenant=TENANT, user="bench", roles=[Role.DEVELOPER.wire], ttl=timedelta(hours=2))
+
+
+def plan(place: Place, case: str, search: Sent) -> Grid:
+    """How the database finds schemas, as the role that serves requests."""
+    with place.db.raw() as connection:
+        if place.db.engine.dialect.name == "postgresql":
+            entered = f"SELECT set_config('role', %(role)s, true), set_config('{TENANT_SETTING}', %(tenant)s, true)"
+            connection.exec_driver_sql(entered, {"role": APP_ROLE, "tenant": str(TENANT)})
+            lines = [row[0] for row in connection.exec_driver_sql(f"EXPLAIN {search.statement}", search.values)]
+        else:
+            rows = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {search.statement}", search.values)
+            lines = [row.detail for row in rows]
+    shown = [line.replace("  ", "\N{NO-BREAK SPACE}" * 2) for line in lines]
+    return Grid(f"The plan of a {case}, {place.name}: {_judged(case, lines)}", ["step"], [[line] for line in shown])
+
+
+def _judged(case: str, lines: Sequence[str]) -> str:
+    """To look into the index once for every schema is not to search by it."""
+    if any(WALK in line for line in lines) or not any(INDEXES[case] in line for line in lines):
+        return f"NOT by the index {INDEXES[case]}; every schema of the tenant is looked at"
+    return f"by the index {INDEXES[case]}"
+
+
+# The rounds.
+
+
+@dataclass
+class Job:
+    """One case, asked of one server."""
+
+    place: Place
+    who: str
+    case: str
+    numbers: Numbers
+    asker: ProcessPoolExecutor
+    took: list[float] = field(default_factory=list)
+    seconds: float = 0.0
+    asking: float = 0.0  # seconds of a core, as are the next two
+    serving: float = 0.0
+    keeping: float = 0.0
+
+    def __post_init__(self) -> None:
+        token, of = _token(), self.numbers.schemas
+        self._lines = [
+            [request(self.who, self.case, n, of).wire(token) for n in self._asked(i)] for i in range(CONNECTIONS)
+        ]
+        self._versions = [[1] * len(line) for line in self._lines] if self.case == PUT else []
+        self._ask(self.numbers.seconds / 4)  # the first requests open connections and fill caches
+
+    def __call__(self) -> float:
+        before = self.place.busy(self.who)
+        outcome = self._ask(self.numbers.seconds)
+        used = {pid: busy - before.get(pid, 0.0) for pid, busy in self.place.busy(self.who).items()}
+        self.took += outcome.took
+        self.seconds += outcome.seconds
+        self.asking += outcome.busy
+        self.serving += used.pop(self.place.pids[self.who])
+        self.keeping += sum(used.values())
+        return outcome.rate
+
+    def _ask(self, seconds: float) -> loads.Outcome:
+        load = loads.Load(self.place.ports[self.who], self._lines, seconds, self._versions)
+        outcome = self.asker.submit(loads.run, load).result()
+        if self._versions:
+            self._versions = outcome.versions
+        return outcome
+
+    def _asked(self, connection: int) -> list[int]:
+        """The schemas that a connection asks for. Those that are changed have one who changes them."""
+        if self.case == PUT:
+            start = 2 * connection + (self.who == BARE)
+            return list(range(start, self.numbers.schemas // 2, 2 * CONNECTIONS))[:50]
+        return random.Random(connection).choices(range(self.numbers.schemas), k=300)
+
+
+def measure(report: Report, numbers: Numbers, folder: Path) -> None:
+    with ExitStack() as stack:
+        urls = {"SQLite": None, "PostgreSQL": stack.enter_context(_postgresql())}
+        chosen = {title: config.settings({}, workspace=folder / title, database_url=url) for title, url in urls.items()}
+        with ProcessPoolExecutor(len(chosen), mp_context=get_context("spawn")) as hands:
+            list(hands.map(prepare, chosen.values(), [numbers] * len(chosen)))
+        asker = stack.enter_context(ProcessPoolExecutor(1, mp_context=get_context("spawn")))
+        places: list[Place] = []
+        plans: list[Grid] = []
+        for title, settings in chosen.items():
+            place = Place(title, stack.enter_context(penstock.open(settings=settings)).workspace.db, settings)
+            plans += [plan(place, case, sent) for case, sent in assert_alike(place, numbers.schemas).items()]
+            stack.enter_context(serving(place, folder))
+            places.append(place)
+        jobs = {
+            (place.name, case, who): Job(place, who, case, numbers, asker)
+            for place, case, who in product(places, CASES, (OURS, BARE))
+        }
+        rates = interleaved(jobs, numbers.rounds)
+    report.add(_speeds(jobs, rates, numbers))
+    report.add(_cores(jobs))
+    for grid in plans:
+        report.add(grid)
+
+
+Case = tuple[str, str, str]
+
+
+def _speeds(jobs: dict[Case, Job], rates: dict[Case, list[float]], numbers: Numbers) -> Grid:
+    lines = []
+    for where, case, who in jobs:
+        if who != OURS:
+            continue
+        ours, bares = (where, case, OURS), (where, case, BARE)
+        best, middle = (part(rates[ours]) / part(rates[bares]) for part in (max, median))
+        lines.append([
+            f"{where}, {case}",
+            *(f"{median(rates[each]):,.0f}" for each in (ours, bares)),
+            f"{best:.2f}", f"{middle:.2f}",
+            *(ms(part(jobs[each].took)) for each in (ours, bares) for part in (median, p99)),
+            f"{WANTED:.2f}", "yes" if middle >= WANTED else "no",
+        ])  # fmt: skip
+    header = ["", f"{OURS}, req/s", f"{BARE}, req/s", "speed by best", "by median", f"{OURS}, p50", "p99",
+              f"{BARE}, p50", "p99", "wanted", "holds"]  # fmt: skip
+    return Grid(
+        f"{numbers.schemas:,} schemas and {numbers.others:,} of another tenant; {CONNECTIONS} connections, "
+        f"{numbers.rounds} rounds of {numbers.seconds:g} s. Requests per second are medians of the rounds, times are in ms. "
+        "SQLite flushes to disk, PostgreSQL does not",
+        header,
+        lines,
+    )
+
+
+def _cores(jobs: dict[Case, Job]) -> Grid:
+    lines = []
+    for (where, case, who), job in jobs.items():
+        shares = (job.serving, job.keeping, job.asking)
+        spent = job.serving / len(job.took)
+        lines.append([f"{where}, {case}: {who}", *(f"{each / job.seconds:.0%}" for each in shares), ms(spent)])
+    header = ["", "server", "PostgreSQL", "who asks", "server, ms a request"]
+    return Grid("What the processes used, in parts of one core", header, lines)
+
+
+def _postgresql() -> AbstractContextManager[str]:
+    """The URL of a server like the one that the tests start."""
+    sys.path.append(str(Path(__file__).parents[1] / "tests"))
+    import postgres
+
+    return postgres.server()
+
+
+def main() -> None:
+    options = _options()
+    report = Report(
+        "registry", "The registry under load", ["fastapi", "uvicorn", "sqlalchemy", "psycopg"], quick=options.quick
+    )
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=options.folder) as folder:
+        measure(report, QUICK if options.quick else FULL, Path(folder))
+    print(f"\nalso in {report.save()}")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="few schemas and short rounds, to see that it runs")
+    parser.add_argument("--folder", help="where the catalogs are made for a while (a disk, not a memory file system)")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,322 @@
+"""A stranger who knows all of another tenant's ids and names learns nothing by them, and changes nothing.
+
+What an answer may repeat is what the very request said: in its path (the problem's `instance` and sentence), in its query
+and its body (what was wrong there, or what was made of it), and in three headers: x-request-id, content-type and
+idempotency-key. Tokens, conditions, cookies and every other header are never repeated. A log line may hold the path and
+the request id, and nothing else that was sent.
+"""
+
+import io
+import json
+import logging
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
+from urllib.parse import unquote
+from uuid import UUID, uuid4
+
+import httpx
+from fastapi import FastAPI
+
+from edges.http.client import HOUR, OTHER, SECRET, TENANT, bearer, check, token, wire
+from penstock.core import gts
+from penstock.core.caller import Role
+from penstock.http.edge import Edge
+from penstock.http.logs import JsonLines
+from penstock.service.tokens import mint
+
+# What only the owner knows. The stranger never sends it, so nothing may ever show it.
+SECRETS = {
+    "metadata": "owl7d41c9",
+    "field description": "elk93be02",
+    "reason": "yak5510fa",
+    "cell": "emu28c7d6",
+    "second description": "gnu64a1e8",
+    "second column": "ibis_0f95b7",
+}
+# What the stranger knows, and something of the same length that nobody has.
+KNOWN = {
+    "schema_name": ("Heron-4c1f88", "Heron-000000"),
+    "description": ("Raven 91d3b7", "Raven 000000"),
+    "field": ("otter_77e2ab", "otter_000000"),
+    "dataset": ("zoo_5b8e13.lynx_e0c4d1", "zoo_000000.lynx_000000"),
+    "column": ("bison_3fa60d", "bison_000000"),
+    "value": ("tapir8c25f1", "tapir000000"),
+    "user": ("moose-d71c3e", "moose-000000"),
+    "key": ("quail-b2960c", "quail-000000"),
+    "tenant": (str(TENANT), "11111111-2222-3333-4444-000000000000"),
+}
+
+NAMES = ("schema_id", "gts_id", "dataset_id", "dataset", "schema_name", "field", "column", "tenant", "user")
+PATHS = (
+    ["/gts", "/gts/infer", "/datasets", "/@", "/gts/@/@", "/datasets/@/@"]
+    + [f"/gts/{key}" for key in ("<schema_id>", "<gts_id>", "@")] * 3
+    + [f"/gts/{key}/{tail}" for key in ("<schema_id>", "<gts_id>")
+       for tail in ("versions", "versions/1", "versions/2", "diff", "references", "json-schema", "transitions",
+                    "validate", "compatibility")]
+    + [f"/datasets/{key}{tail}" for key in ("<dataset_id>", "<dataset>", "@") for tail in ("", "/rows", "/schema", "/history")]
+)  # fmt: skip
+QUERIES = [
+    ("$filter", "name eq '<schema_name>'"), ("$filter", "id eq <schema_id>"), ("$filter", "id in ('<schema_id>')"),
+    ("$filter", "contains(description, '<description>')"), ("$filter", "fields/any(f: f/name eq '<field>')"),
+    ("$filter", "<field> eq 1"), ("$filter", "tenant_id eq <tenant>"), ("$filter", "name ne '<schema_name>'"),
+    ("$filter", "id eq <dataset_id> or name eq '<dataset>'"), ("$filter", "author eq '<user>'"),
+    ("$filter", "not (name eq '<dataset>')"), ("$search", "<schema_name>"), ("$search", "<dataset>"),
+    ("$search", '"<description>"'), ("$orderby", "<column>"), ("$orderby", "name desc"), ("$select", "<field>"),
+    ("$select", "id,name,tenant_id"), ("$count", "true"), ("$top", "5"), ("$skip", "0"), ("version", "1"),
+    ("where", "<column> = '<value>'"), ("columns", "<column>"), ("from", "1"), ("to", "2"), ("before", "9"),
+    ("name", "<dataset>"), ("force", "true"), ("tenant_id", "<tenant>"), ("<field>", "<value>"),
+]  # fmt: skip
+_FIELDS = [{"name": "<field>", "type": "string", "description": "<description>"}]
+_NEW = {"name": "<schema_name>", "type_id": gts.QUERY_RETURNS, "fields": _FIELDS}
+JSON_BODIES: list[Any] = [
+    _NEW,
+    {"entity": {**_NEW, "description": "<description>"}},
+    {**_NEW, "id": "<schema_id>", "gts_id": "<gts_id>", "tenant_id": "<tenant>", "version": 1},
+    {"name": "<schema_name>", "version": 2, "fields": _FIELDS},
+    {"description": "<description>", "version": 1},
+    {"to": "ARCHIVED", "version": 1, "reason": "<description>"},
+    {"to": "DEPRECATED", "version": 2},
+    {"fields": [{"name": "<field>", "type": "number"}]},
+    {"rows": [{"<field>": "<value>"}, {"<column>": 1}], "strict": True},
+    {"dataset": "<dataset>"},
+    {"dataset": "<dataset_id>", "version": 1},
+    {"name": "<dataset>", "schema": [{"name": "<column>", "type": "int64"}]},
+    {"<field>": "<schema_id>"},
+    [{"op": "test", "path": "/version", "value": 2}, {"op": "copy", "from": "/metadata", "path": "/description"}],
+    [{"op": "test", "path": "/name", "value": "<schema_name>"}],
+    "<gts_id>",
+]
+BODIES = [
+    *((kind, json.dumps(body)) for body in JSON_BODIES
+      for kind in ("application/json", "application/merge-patch+json", "application/json-patch+json")),
+    ("text/csv", "<column>,<field>\n<value>,1\n"),
+    ("application/x-ndjson", '{"<column>": "<value>"}\n'),
+    ("text/<field>", "<value>"),
+    ("application/json", '{"<field>": <value>}'),
+]  # fmt: skip
+HEADERS = [
+    ("x-request-id", "<schema_id>.<turn>"), ("x-request-id", "<column>.<turn>"), ("x-request-id", "<schema_name> <turn>"),
+    ("if-match", '"1"'), ("if-match", '"2"'), ("if-match", "*"), ("if-match", '"<schema_id>"'),
+    ("if-none-match", '"2"'), ("if-none-match", "*"), ("if-none-match", '"<dataset_id>.1"'),
+    ("idempotency-key", "<key>"), ("accept", "application/vnd.apache.parquet"), ("accept", "text/<field>"),
+    ("authorization", "Bearer <expired>"), ("authorization", "Bearer <user>"), ("cookie", "tenant=<tenant>"),
+    ("x-tenant-id", "<tenant>"), ("x-forwarded-user", "<user>"), ("x-http-method-override", "DELETE"),
+]  # fmt: skip
+REPEATED = ("x-request-id", "content-type", "idempotency-key")
+METHODS = ["GET"] * 8 + ["POST"] * 6 + ["PUT", "PATCH", "DELETE"] * 2 + ["HEAD", "OPTIONS"]
+
+Words = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request with gaps for words: `<field>`."""
+
+    method: str
+    path: str
+    query: tuple[tuple[str, str], ...]
+    headers: dict[str, str]
+    content: str | None
+    role: Role
+
+    @classmethod
+    def by(cls, chance: Random) -> "Asked":
+        method = chance.choice(METHODS)
+        headers = dict(chance.sample(HEADERS, chance.choice([0, 0, 1, 2])))
+        content = None
+        if method in ("POST", "PUT", "PATCH"):
+            headers["content-type"], content = chance.choice(BODIES)
+        return cls(
+            method,
+            re.sub("@", lambda _: f"<{chance.choice(NAMES)}>", chance.choice(PATHS)),
+            tuple(dict(chance.sample(QUERIES, chance.choice([0, 1, 1, 2]))).items()),
+            headers,
+            content,
+            chance.choice([Role.ADMIN, Role.ADMIN, Role.DEVELOPER, Role.VIEWER]),
+        )
+
+    def filled(self, words: Words) -> "Asked":
+        def fill(text: str) -> str:
+            return re.sub("<([a-z_]+)>", lambda gap: words[gap[1]], text)
+
+        query = tuple((fill(name), fill(value)) for name, value in self.query)
+        headers = {name: fill(value) for name, value in self.headers.items()}
+        content = None if self.content is None else fill(self.content)
+        return Asked(self.method, fill(self.path), query, headers, content, self.role)
+
+    def send(self, http: httpx.Client) -> httpx.Response:
+        headers = bearer(token(self.role, OTHER, "mallory")) | self.headers
+        return http.request(self.method, self.path, params=self.query or None, headers=headers, content=self.content)
+
+    def may_be_repeated(self) -> str:
+        said = [self.headers.get(name, "") for name in REPEATED]
+        return plain(" ".join([unquote(self.path), *map(" ".join, self.query), self.content or "", *said]))
+
+    def may_be_logged(self) -> str:
+        return plain(f"{unquote(self.path)} {self.headers.get('x-request-id', '')}")
+
+
+@dataclass
+class Owner:
+    """The tenant that has something to lose."""
+
+    http: httpx.Client
+    words: Words = field(default_factory=dict)
+    requests: set[str] = field(default_factory=set)
+
+    def settle(self) -> None:
+        known = {name: mine for name, (mine, _) in KNOWN.items()}
+        first = {
+            "name": known["schema_name"],
+            "type_id": gts.QUERY_RETURNS,
+            "description": known["description"],
+            "metadata": {"note": SECRETS["metadata"]},
+            "fields": [{"name": known["field"], "type": "string", "description": SECRETS["field description"]}],
+        }
+        schema = self._made("/gts", json=first)
+        self._asked("PUT", f"/gts/{schema}", json={**first, "version": 1, "metadata": {SECRETS["metadata"]: 1}})
+        second = self._made("/gts", json={**first, "name": "Second", "description": SECRETS["second description"]})
+        move = {"to": "DEPRECATED", "version": 1, "reason": SECRETS["reason"]}
+        self._asked("POST", f"/gts/{second}/transitions", json=move)
+        rows = f"{known['column']},{SECRETS['second column']}\n{known['value']},{SECRETS['cell']}\n"
+        sent = {"content": rows, "headers": {"content-type": "text/csv", "idempotency-key": known["key"]}}
+        dataset = self._made("/datasets", params={"name": known["dataset"]}, **sent)
+        self.words = {**known, "schema_id": schema, "gts_id": f"{gts.QUERY_RETURNS}{schema}", "dataset_id": dataset}
+
+    def everything(self) -> Any:
+        """All that the owner can see."""
+        found = [self._asked("GET", path).json() for path in ("/gts?$count=true", "/datasets?$count=true")]
+        for schema in found[0]["value"]:
+            here = f"/gts/{schema['id']}"
+            found += [self._asked("GET", f"{here}/{tail}").json() for tail in ("versions", "references", "json-schema")]
+        for dataset in found[1]["value"]:
+            here = f"/datasets/{dataset['id']}"
+            found += [self._asked("GET", f"{here}/{tail}").json() for tail in ("rows", "history", "schema")]
+        return found
+
+    def _made(self, path: str, **options: Any) -> str:
+        made: str = self._asked("POST", path, **options).json()["id"]
+        return made
+
+    def _asked(self, method: str, path: str, headers: dict[str, str] | None = None, **options: Any) -> httpx.Response:
+        own = bearer(token(Role.ADMIN, TENANT, KNOWN["user"][0]))
+        answer = self.http.request(method, path, headers={**own, **(headers or {})}, **options)
+        assert answer.is_success, answer.text
+        self.requests.add(answer.headers["x-request-id"])
+        return answer
+
+
+def test_a_stranger_learns_nothing_and_changes_nothing(app: FastAPI, edge: Edge, soak: bool) -> None:
+    chance, statuses, sent = Random(20261116), Counter[int](), dict[str, Asked]()
+    with listening() as log, wire(app, edge.limits) as address, httpx.Client(base_url=address, timeout=60) as http:
+        owner, mallory = Owner(http), bearer(token(Role.ADMIN, OTHER, "mallory"))
+        owner.settle()
+        mine = {**_NEW, "name": "Mine", "fields": [{"name": "mine", "type": "string"}]}
+        assert http.post("/gts", json=mine, headers=mallory).status_code == 201
+        before = owner.everything()
+        words = Lookout([*owner.words.values(), *SECRETS.values()])
+        assert words.seen_in(json.dumps(before)) >= {plain(word) for word in SECRETS.values()}  # they can be found
+
+        nobody_has = unknown_words()
+        for turn in range(1000 if soak else 300):
+            asked, pair = Asked.by(chance), []
+            for known in (owner.words, nobody_has):
+                request = asked.filled(known | passing(turn, known))
+                answer = request.send(http)
+                check(answer)
+                assert answer.status_code < 500, (request, answer.text)
+                shown = f"{answer.headers.multi_items()} {answer.text}"
+                assert not words.seen_in(shown) - words.seen_in(request.may_be_repeated()), (request, shown)
+                sent[answer.headers["x-request-id"]] = request
+                statuses[answer.status_code] += 1
+                pair.append(compared(answer, known, nobody_has))
+                if answer.status_code == 201:  # it is the stranger's own now, and must not stand in the other's way
+                    assert http.delete(answer.headers["location"], headers=mallory).status_code == 204
+            assert pair[0] == pair[1], asked
+
+        assert not words.seen_in(http.get("/metrics").text)
+        assert owner.everything() == before
+
+    assert sent.keys() <= log.keys()
+    for request_id in log.keys() - owner.requests:
+        may = sent[request_id].may_be_logged() if request_id in sent else ""
+        for line in log[request_id]:
+            assert not words.seen_in(line) - words.seen_in(may), line
+    assert all(statuses[code] for code in (200, 201, 400, 401, 403, 404, 405, 415)), statuses
+
+
+def test_the_lookout_sees_words_however_they_are_spelled() -> None:
+    words = Lookout(["Heron-4c1f88", str(TENANT)])
+    assert words.seen_in('{"x": "HERON-4C1F88"}') == {"heron4c1f88"}
+    assert words.seen_in(TENANT.hex) == {TENANT.hex}
+    assert words.seen_in("heron") == set()
+
+
+class Lookout:
+    def __init__(self, words: list[str]) -> None:
+        self._words = {plain(word) for word in words}
+
+    def seen_in(self, text: str) -> set[str]:
+        there = plain(text)
+        return {word for word in self._words if word in there}
+
+
+def plain(text: str) -> str:
+    """Neither case nor hyphens hide a word."""
+    return text.lower().replace("-", "")
+
+
+_NEW_EACH_TIME = re.compile(
+    r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+(?:Z|\+00:00)|\"commit_no\": [0-9]+"
+)
+
+
+def compared(answer: httpx.Response, words: Words, instead: Words) -> tuple[int, list[tuple[str, str]], str]:
+    """An answer with one's words in place of another's. What was made has an id and a time of its own."""
+    left_out = ("x-request-id", "date")
+    headers = [(name, value) for name, value in answer.headers.multi_items() if name not in left_out]
+    text = json.dumps([headers, answer.text])
+    for name, word in words.items():
+        text = text.replace(word, instead[name])
+    if answer.is_success:
+        text = _NEW_EACH_TIME.sub("…", text)
+    headers, body = json.loads(text)
+    return answer.status_code, headers, body
+
+
+def unknown_words() -> Words:
+    schema, dataset = str(uuid4()), str(uuid4())
+    ids = {"schema_id": schema, "gts_id": f"{gts.QUERY_RETURNS}{schema}", "dataset_id": dataset}
+    return {name: other for name, (_, other) in KNOWN.items()} | ids
+
+
+def passing(turn: int, words: Words) -> Words:
+    """What is new with each request: its number, and a token of yesterday."""
+    then, tenant = datetime.now(UTC) - timedelta(days=1), UUID(words["tenant"])
+    old = mint(SECRET, tenant=tenant, user=words["user"], roles=[Role.ADMIN.wire], ttl=HOUR, now=then)
+    return {"turn": f"{turn}", "expired": old}
+
+
+@contextmanager
+def listening() -> Iterator[dict[str, list[str]]]:
+    """All log lines of this process, by the request that they belong to; complete when it ends."""
+    lines, stream = defaultdict[str, list[str]](list), io.StringIO()
+    handler, root = logging.StreamHandler(stream), logging.getLogger()
+    handler.setFormatter(JsonLines())
+    handler.addFilter(lambda record: not record.name.startswith("http"))  # the client is in this process too
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    try:
+        yield lines
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(level)
+    for line in stream.getvalue().splitlines():
+        lines[json.loads(line).get("request_id", "")].append(line)
