@@ -8,13 +8,12 @@ from uuid import UUID
 from fastapi import APIRouter, Depends, Path, Request, Response
 from fastapi.responses import StreamingResponse
 
-from penstock.core import odata
 from penstock.core.caller import Caller
 from penstock.core.dataset import Snapshot
 from penstock.core.names import DatasetName
 from penstock.core.schema import to_fields
 from penstock.errors import Invalid, NotFound
-from penstock.http import bodies, errors, media, rows, samples, shapes
+from penstock.http import bodies, errors, media, pages, rows, samples, shapes
 from penstock.http.asked import columns, flag, next_link, number, parameters
 from penstock.http.bodies import Upload, Who
 from penstock.http.creations import creation
@@ -61,19 +60,8 @@ Key = Annotated[str, Path(description="The dataset's id, or its name: schema.tab
     },
 )
 def list_datasets(request: Request, who: Who) -> Response:
-    pairs = request.query_params.multi_items()
-    options = odata.options(pairs, read.FIELDS, default_top=50, max_top=200, selectable=SHOWN)
-    page = read.search(edge_of(request).workspace, who, options)
-    value = [snapshot.facts() for snapshot in page.items]
-    if options.select:
-        value = [{name: facts[name] for name in options.select} for facts in value]
-    answer: dict[str, Any] = {"@odata.context": "$metadata#datasets"}
-    if page.count is not None:
-        answer["@odata.count"] = page.count
-    answer["value"] = value
-    if page.more and (rest := odata.next_page(pairs, options)):
-        answer["@odata.nextLink"] = f"/datasets?{rest}"
-    return _json(answer)
+    here = (edge_of(request).workspace, who)
+    return pages.found(request, read.FIELDS, SHOWN, lambda asked: read.search(*here, asked), Snapshot.facts)
 
 
 @router.post(

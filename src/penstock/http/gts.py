@@ -5,11 +5,11 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Request, Response
 
-from penstock.core import contract, gts, odata
+from penstock.core import contract, gts
 from penstock.core.lifecycle import State
 from penstock.core.registry import Entry
 from penstock.errors import Invalid
-from penstock.http import bodies, errors, media, samples, shapes
+from penstock.http import bodies, errors, media, pages, samples, shapes
 from penstock.http.asked import flag, number, parameters
 from penstock.http.bodies import Who, parsed, parsed_object
 from penstock.http.documents import answers, header, query, unchanged
@@ -20,7 +20,6 @@ from penstock.service import schemas
 from penstock.service.schemas import Expected
 from penstock.storage.incoming import incoming
 
-TOP, MOST = 50, 200  # on a page, unless asked for, and at most
 VERSIONS = 100
 LAST = 2**31 - 1  # no schema has as many versions
 SELECTABLE = ("gts_id", "tenant_id", "metadata")  # members that are shown, and not searched
@@ -89,7 +88,10 @@ def _shows(description: str, example: Any, errors: list[int]) -> dict[int | str,
             query("$filter", "Only such schemas.", example="state eq 'ACTIVE' and fields/any(f: f/name eq 'order_id')"),
             query("$orderby", "The order; the newest first unless given.", example="name desc"),
             query(
-                "$top", f"How many at most: {TOP} unless given, never more than {MOST}.", kind=shapes.COUNT, example=10
+                "$top",
+                f"How many at most: {pages.TOP} unless given, never more than {pages.MOST}.",
+                kind=shapes.COUNT,
+                example=10,
             ),
             query("$skip", "How many to leave out first.", kind=shapes.COUNT, example=0),
             query("$select", "Only these members.", example="id,name"),
@@ -99,19 +101,8 @@ def _shows(description: str, example: Any, errors: list[int]) -> dict[int | str,
     },
 )
 def search(request: Request, who: Who) -> Response:
-    pairs = request.query_params.multi_items()
-    options = odata.options(pairs, schemas.FIELDS, default_top=TOP, max_top=MOST, selectable=SELECTABLE)
-    page = schemas.search(edge_of(request).workspace, who, options)
-    value = [entry.as_json() for entry in page.items]
-    if options.select:
-        value = [{name: shown[name] for name in options.select} for shown in value]
-    answer: dict[str, Any] = {"@odata.context": "$metadata#gts"}
-    if page.count is not None:
-        answer["@odata.count"] = page.count
-    answer["value"] = value
-    if page.more and (after := odata.next_page(pairs, options)):
-        answer["@odata.nextLink"] = f"{request.url.path}?{after}"
-    return _json(answer)
+    here = (edge_of(request).workspace, who)
+    return pages.found(request, schemas.FIELDS, SELECTABLE, lambda asked: schemas.search(*here, asked), Entry.as_json)
 
 
 @router.post(

@@ -1,0 +1,35 @@
+"""A page of things that were searched for, as OData answers it."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from fastapi import Request, Response
+
+from penstock.catalog.search import Page
+from penstock.core import odata
+from penstock.http import errors, media
+
+TOP, MOST = 50, 200  # on a page, unless asked for, and at most
+
+T = TypeVar("T")
+
+
+def found(
+    request: Request,
+    fields: odata.Fields,
+    selectable: Sequence[str],
+    search: Callable[[odata.Options], Page[T]],
+    facts: Callable[[T], dict[str, Any]],
+) -> Response:
+    """What the query of a request asks for. `selectable`: what is shown besides the fields that can be searched."""
+    pairs = request.query_params.multi_items()
+    options = odata.options(pairs, fields, default_top=TOP, max_top=MOST, selectable=selectable)
+    page = search(options)
+    answer: dict[str, Any] = {"@odata.context": f"$metadata#{request.url.path.strip('/')}"}
+    if page.count is not None:
+        answer["@odata.count"] = page.count
+    value = map(facts, page.items)
+    answer["value"] = [{name: each[name] for name in options.select} if options.select else each for each in value]
+    if page.more and (rest := odata.next_page(pairs, options)):
+        answer["@odata.nextLink"] = f"{request.url.path}?{rest}"
+    return Response(errors.as_json(answer), media_type=media.JSON)
