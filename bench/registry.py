@@ -39,12 +39,11 @@ import loads
 import penstock
 from measure import Grid, Report, interleaved, ms, p99
 from penstock import config
-from penstock.catalog import schemas
 from penstock.catalog import search as searches
 from penstock.catalog.access import APP_ROLE, TENANT_SETTING, Database, Tx, add, mine
 from penstock.catalog.tables import gts_schema_fields, gts_schema_versions, gts_schemas
 from penstock.config import Settings
-from penstock.core import gts, odata
+from penstock.core import gts
 from penstock.core.caller import Caller, Role
 from penstock.core.contract import Field, FieldType
 from penstock.core.registry import name_key
@@ -174,10 +173,7 @@ _there = (mine(gts_schemas), _s.deleted_at.is_(None))
 _this = (*_there, _s.id == bindparam("schema"))
 FIND = select(gts_schemas).where(*_this)
 HOLD = FIND.with_for_update()
-_few = odata.options([("$filter", "name eq 'x'")], schemas.FIELDS, default_top=50, max_top=50)
-_newest = (
-    select(gts_schemas).order_by(*searches.newest_first(_s.created_at, _s.id, _few, ("name",))).limit(51).offset(0)
-)
+_newest = select(gts_schemas).order_by(*searches.newest_first(_s.created_at, _s.id, few=True)).limit(51).offset(0)
 NAMED = _newest.where(*_there, _s.name == bindparam("name"))
 HOLDING = _newest.where(
     *_there, _s.id.in_(select(_f.schema_id).where(_f.name == bindparam("field"), mine(gts_schema_fields)))

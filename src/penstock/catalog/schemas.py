@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
 
-from sqlalchemy import ColumnElement, FromClause, Row, bindparam, delete, func, literal, select, update
+from sqlalchemy import FromClause, Row, Select, bindparam, delete, func, literal, select, update
 from sqlalchemy.exc import IntegrityError
 
 from penstock.catalog import search as searches
@@ -186,20 +186,22 @@ def search(tx: Tx, options: Options, built_in: Sequence[Entry] = ()) -> Page[Ent
     types = [entry for entry in built_in if _fits(tx, entry, options)]
     first = types[options.skip : options.skip + options.top]
     rest = replace(options, skip=max(options.skip - len(types), 0), top=options.top - len(first))
-    wanted = select(gts_schemas).where(*_there, *_conditions(options, gts_schemas)).order_by(*_ordered(options))
-    own = searches.page(tx, wanted, rest, _entry)
+    own = searches.page(tx, _wanted(options), rest, _entry)
     return Page([*first, *own.items], own.more, None if own.count is None else own.count + len(types))
 
 
-def _ordered(options: Options) -> list[Any]:
+_ALL = select(gts_schemas).where(*_there)
+_NEWEST = {few: _ALL.order_by(*searches.newest_first(_s.created_at, _s.id, few=few)) for few in (False, True)}
+_COLUMNS, _TEXTS = _columns(gts_schemas), list(_texts(gts_schemas).values())
+_SELECTIVE = ("id", "name", "fields")
+
+
+def _wanted(options: Options) -> Select[Any]:
     if options.orderby:
-        return searches.order(options.orderby, _columns(gts_schemas), [_s.id])
-    return searches.newest_first(_s.created_at, _s.id, options, ("id", "name", "fields"))
-
-
-def _conditions(options: Options, table: FromClause) -> list[ColumnElement[bool]]:
-    found = [] if options.filter is None else [searches.where(options.filter, _columns(table))]
-    return [*found, searches.containing(options.search, list(_texts(table).values()))] if options.search else found
+        wanted = _ALL.order_by(*searches.order(options.orderby, _COLUMNS, [_s.id]))
+    else:
+        wanted = _NEWEST[searches.finds_few(options.filter, _SELECTIVE)]
+    return wanted.where(*searches.conditions(options, _COLUMNS, _TEXTS))
 
 
 def _fits(tx: Tx, entry: Entry, options: Options) -> bool:
@@ -208,7 +210,8 @@ def _fits(tx: Tx, entry: Entry, options: Options) -> bool:
     values |= {"created_at": entry.created_at, "created_by": entry.created_by}
     kinds = {name: _s[name].type for name in values}
     row = select(*(literal(value, kinds[name]).label(name) for name, value in values.items())).subquery()
-    return bool(tx.all(select(row.c.id).where(*_conditions(options, row))))
+    fits = searches.conditions(options, _columns(row), list(_texts(row).values()))
+    return bool(tx.all(select(row.c.id).where(*fits)))
 
 
 def was_changed(now: Entry) -> Conflict:

@@ -115,6 +115,12 @@ def containing(words: Sequence[str], columns: Sequence[Cased]) -> ColumnElement[
     return _Formula.of(_joined("AND", found)) if found else true()
 
 
+def conditions(options: Options, columns: Columns, texts: Sequence[Cased]) -> list[ColumnElement[bool]]:
+    """What `$filter` and `$search` ask for; `texts` are what words are looked for in."""
+    found = [] if options.filter is None else [where(options.filter, columns)]
+    return [*found, containing(options.search, texts)] if options.search else found
+
+
 def order(orderby: Sequence[Order], columns: Columns, tie_break: Sequence[Sql]) -> list[ColumnElement[Any]]:
     """The columns to order by; `tie_break` comes last, so that no two rows are equal."""
     asked = [(_column(one.field, columns), one.descending) for one in orderby]
@@ -144,16 +150,16 @@ def page(tx: Tx, wanted: Select[Any], options: Options, made: Callable[[Row[Any]
     return Page([made(row) for row in rows[: options.top]], len(rows) > options.top, count)
 
 
-def newest_first(created: Sql, key: Sql, options: Options, selective: Sequence[str]) -> list[ColumnElement[Any]]:
-    """The order where none was asked for. A filter for one of the `selective` fields finds few rows, to be sorted."""
-    few = options.filter is not None and _finds_few(options.filter, selective)
+def newest_first(created: Sql, key: Sql, *, few: bool) -> list[ColumnElement[Any]]:
+    """The order where none was asked for; of few rows, which are then to be sorted."""
     return [(_Unindexed(column) if few else column).desc() for column in (created, key)]
 
 
-def _finds_few(node: Node, selective: Sequence[str]) -> bool:
+def finds_few(node: Node | None, selective: Sequence[str]) -> bool:
+    """Does a filter ask for one of the fields whose values few rows share?"""
     match node:
         case And(parts):
-            return any(_finds_few(part, selective) for part in parts)
+            return any(finds_few(part, selective) for part in parts)
         case Compare(Comparison.EQ, Field(name), Literal()) | In(Field(name), _) | Exists(name, _):
             return name in selective
     return False

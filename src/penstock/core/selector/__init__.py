@@ -2,6 +2,7 @@
 
     parse(text)          the text as a tree of frozen nodes, or where it stops making sense
     bind(node, schema)   the tree with every type settled, or which two types do not go together
+    type_of(node)        the type of a bound node
     columns(node)        the columns it reads
     bounds(node)         for each column, the interval outside which no row can be kept
 
@@ -14,7 +15,7 @@ Numbers: integers, decimals and number literals are exact, and so are + - * of t
 `/` is always double, and x / 0 is NULL.
 """
 
-from penstock.core.selector.bind import bind
+from penstock.core.selector.bind import bind, type_of
 from penstock.core.selector.bounds import bounds
 from penstock.core.selector.parse import parse
 from penstock.core.selector.tree import (
@@ -70,4 +71,5 @@ __all__ = [
     "bounds",
     "columns",
     "parse",
+    "type_of",
 ]

@@ -72,11 +72,12 @@ def _typed(node: Node, types: dict[str, Any]) -> Node:
             return In(value, tuple(item for item in rest if isinstance(item, Literal)))
         case Like(operand, pattern):
             value = _typed(operand, types)
-            if _type(value) not in (pa.string(), pa.null()):
+            if type_of(value) not in (pa.string(), pa.null()):
                 _mistyped(f"LIKE needs text, and {_said(value)}", value)
             return Like(_as(value, pa.string()), pattern)
         case IsNull(operand):
-            return IsNull(_typed(operand, types))
+            value = _typed(operand, types)
+            return IsNull(_as(value, pa.bool_()) if type_of(value) == pa.null() else value)
         case Not(operand):
             return Not(_condition(_typed(operand, types), "NOT"))
         case And(parts):
@@ -85,7 +86,8 @@ def _typed(node: Node, types: dict[str, Any]) -> Node:
             return Or(tuple(_condition(_typed(part, types), "OR") for part in parts))
 
 
-def _type(node: Node) -> Any:
+def type_of(node: Node) -> Any:
+    """The type of a bound node."""
     return node.type if isinstance(node, Column | Literal | Arithmetic | Cast) else pa.bool_()
 
 
@@ -113,7 +115,7 @@ def _literal_type(value: Any) -> Any:
 
 
 def _condition(node: Node, reader: str) -> Node:
-    if _type(node) not in (pa.bool_(), pa.null()):
+    if type_of(node) not in (pa.bool_(), pa.null()):
         _mistyped(f"{reader} needs a condition, and {_said(node)}", node)
     return _as(node, pa.bool_())
 
@@ -122,7 +124,7 @@ def _alike(*nodes: Node) -> tuple[Node, ...]:
     """The nodes, all read as the one type in which they can be compared."""
     common, first = pa.null(), nodes[0]
     for node in nodes:
-        merged = _common(common, type := _type(node))
+        merged = _common(common, type := type_of(node))
         if pa.types.is_nested(type):
             _mistyped(f"only IS NULL and IS NOT NULL can be asked of it: {_said(node)}", node)
         if merged is None:
@@ -150,13 +152,13 @@ def _common(left: Any, right: Any) -> Any:
 
 
 def _arithmetic(op: Operation, left: Node, right: Node) -> Node:
-    left, right = (_as(node, pa.int8()) if _type(node) == pa.null() else node for node in (left, right))
+    left, right = (_as(node, pa.int8()) if type_of(node) == pa.null() else node for node in (left, right))
     for node in (left, right):
-        if not _is_number(_type(node)):
+        if not _is_number(type_of(node)):
             _mistyped(f"{op.value} needs numbers, and {_said(node)}", node)
-    if op is Operation.DIVIDE or any(pa.types.is_floating(_type(node)) for node in (left, right)):
+    if op is Operation.DIVIDE or any(pa.types.is_floating(type_of(node)) for node in (left, right)):
         return Arithmetic(op, _as(left, pa.float64()), _as(right, pa.float64()), pa.float64())
-    (whole, scale), (other_whole, other_scale) = _digits(_type(left)), _digits(_type(right))
+    (whole, scale), (other_whole, other_scale) = _digits(type_of(left)), _digits(type_of(right))
     if op is Operation.MULTIPLY:
         type = _decimal(whole + other_whole + 1, scale + other_scale)
     else:
@@ -167,7 +169,7 @@ def _arithmetic(op: Operation, left: Node, right: Node) -> Node:
 
 
 def _as(node: Node, type: Any) -> Node:
-    if _type(node) == type:
+    if type_of(node) == type:
         return node
     if not isinstance(node, Literal):
         return Cast(node, type)
@@ -199,12 +201,12 @@ def _said(node: Node) -> str:
             return f"'{text:.40}' is string"
         case Literal(value, type):
             return f"{value} is {pa.int64() if type in INTEGERS else type}"
-    return f"the {'result' if isinstance(node, Arithmetic | Cast) else 'condition'} is {_type(node)}"
+    return f"the {'result' if isinstance(node, Arithmetic | Cast) else 'condition'} is {type_of(node)}"
 
 
 def _advice(*nodes: Node) -> str:
     """What to write instead of a literal, going by what is not a literal."""
-    other = next((_type(node) for node in nodes if not isinstance(node, Literal)), None)
+    other = next((type_of(node) for node in nodes if not isinstance(node, Literal)), None)
     if not any(isinstance(node, Literal) for node in nodes) or other is None:
         return ""
     wanted = "write a number without quotes" if _is_number(other) else TO_WRITE.get(other)
@@ -212,4 +214,4 @@ def _advice(*nodes: Node) -> str:
 
 
 def _mistyped(problem: str, *nodes: Node) -> NoReturn:
-    raise Invalid("bad_selector", problem, parse_error=problem, types=[str(_type(node)) for node in nodes])
+    raise Invalid("bad_selector", problem, parse_error=problem, types=[str(type_of(node)) for node in nodes])

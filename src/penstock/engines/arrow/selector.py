@@ -32,6 +32,7 @@ from penstock.core.selector import (
     bind,
     bounds,
     columns,
+    type_of,
 )
 
 Expression: TypeAlias = Any  # pyarrow has no types
@@ -80,7 +81,10 @@ def _lower(node: Node) -> Expression:
             return pc.scalar(pa.scalar(value, type))
         case Cast(operand, type) if pa.types.is_floating(type):  # may round, as doubles do; all other casts are exact
             # coalesce keeps Arrow from casting a row group's least and greatest values too, which it does not let round
-            return pc.coalesce(_lower(operand)).cast(type, safe=False)
+            value = pc.coalesce(_lower(operand))
+            if pa.types.is_decimal(type_of(operand)):
+                value = value.cast(pa.string())  # text becomes the nearest double; a decimal may become the one beside
+            return value.cast(type, safe=False)
         case Cast(operand, type):
             return _lower(operand).cast(type)
         case Arithmetic(op, left, right):
