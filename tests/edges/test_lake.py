@@ -144,11 +144,11 @@ def test_large_writes_become_files_near_the_target_size(embedded: Place) -> None
     settings = embedded.settings()
     from dataclasses import replace
 
-    with penstock.open(settings=replace(settings, file_bytes=200_000, group_rows=5_000)) as lake:
+    with penstock.open(settings=replace(settings, file_bytes=60_000, group_rows=5_000)) as lake:
         ds = lake.create("demo.large", {"x": list(range(300_000))})
         files = ds.now().files()
         assert len(files) > 3
-        assert all(150_000 < file.bytes < 400_000 for file in files[:-1])
+        assert all(45_000 < file.bytes < 120_000 for file in files[:-1])
         assert ds.to_arrow()["x"].to_pylist() == list(range(300_000))
         assert ds.to_arrow(row_ids=True)["rowid"].to_pylist() == list(range(1, 300_001))
         assert len(ds.now().files("x = 5")) == 1

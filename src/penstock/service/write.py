@@ -1,6 +1,7 @@
 """The way of a write: who, validate, stage, commit, receipt. Read this first."""
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +27,7 @@ from penstock.storage import datafiles
 Progress = Callable[[int], None]  # hears how many rows were written since it last heard
 
 MAX_KEY = 200
+_OURS = re.compile(re.escape(AUTOMATIC) + r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _WAIT = 120.0  # seconds, for a dataset that is held for somebody else
 _ADOPTERS = 4  # files that are hashed and flushed at once
 
@@ -268,6 +270,6 @@ def checked_key(key: str | None) -> str:
         return f"{AUTOMATIC}{uuid4()}"
     if not 0 < len(key) <= MAX_KEY or not key.isprintable():
         raise Invalid("bad_idempotency_key", f"an idempotency key is 1 to {MAX_KEY} printable characters")
-    if key.startswith(AUTOMATIC):
+    if key.startswith(AUTOMATIC) and not _OURS.fullmatch(key):  # one that was told may be sent again
         raise Invalid("bad_idempotency_key", f"keys that begin with {AUTOMATIC!r} are made by Penstock; choose another")
     return key
