@@ -34,7 +34,7 @@ from catalog.odata_cases import CASES, FIELDS, ROWS
 from conftest import SOAK
 from penstock.catalog import tables
 from penstock.catalog.access import Database, keeps_to_the_tenant, mine
-from penstock.catalog.search import Cased, Children, Columns, containing, order, where
+from penstock.catalog.search import Cased, Children, Columns, containing, order, slotted, where
 from penstock.catalog.tables import Instant
 from penstock.core.odata import Collection, Fields, Kind, Options, options, parse
 from penstock.lake import Dataset, Lake
@@ -340,3 +340,18 @@ def test_a_lambda_without_the_tenant_condition_would_be_stopped() -> None:
 
 def read(*pairs: tuple[str, str]) -> Options:
     return options(pairs, FIELDS, default_top=50, max_top=200)
+
+
+@pytest.mark.parametrize("text", [
+    "name eq 'Oslo' and n gt 3", "not contains(name, '%') or n in (1, 2) and x le 2.5", "flag eq true or note eq null",
+    "tags/any(t: t/label eq 'a' and t/size gt 1) and not (day lt 2026-01-31)", "at ge 2026-01-31T00:00:00Z", "true",
+])  # fmt: skip
+def test_filters_of_one_shape_share_a_statement_and_lose_no_value(text: str) -> None:
+    node = parse(text, FIELDS)
+    shape, values = slotted(node)
+    plain = where(node, COLUMNS).compile(dialect=sqlite.dialect())
+    shared = where(shape, COLUMNS).compile(dialect=sqlite.dialect())
+    assert str(shared) == str(plain)
+    assert sorted(map(str, (shared.params | values).values())) == sorted(map(str, plain.params.values()))
+    other, _ = slotted(parse(text.replace("Oslo", "Lima").replace("gt 3", "gt 4").replace("2.5", "7.5"), FIELDS))
+    assert other == shape

@@ -41,7 +41,7 @@ _NAME = Cased(_name, _d.name_key, searches.upper(_name))  # names are ASCII, whi
 
 def search(tx: Tx, options: Options) -> Page[Snapshot]:
     """The tenant's datasets at their newest versions; by name unless another order is asked for."""
-    wanted = NEWEST_OF_ALL.where(*searches.conditions(options, _COLUMNS, [_NAME]))
+    wanted = NEWEST_OF_ALL.where(*searches.conditions(options.filter, options.search, _COLUMNS, [_NAME]))
     if options.orderby:
         wanted = wanted.order_by(None).order_by(*searches.order(options.orderby, _COLUMNS, [_d.dataset_id]))
     return searches.page(tx, wanted, options, snapshot)

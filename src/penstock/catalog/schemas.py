@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -15,7 +16,7 @@ from penstock.catalog.tables import gts_queries, gts_schema_fields, gts_schema_v
 from penstock.core import gts
 from penstock.core.contract import Field, stored
 from penstock.core.lifecycle import State
-from penstock.core.odata import Collection, Fields, Kind, Options
+from penstock.core.odata import Collection, Fields, Kind, Node, Options, Order
 from penstock.core.registry import Draft, Entry, Revision, name_key
 from penstock.errors import AlreadyExists, Conflict, NotFound
 
@@ -186,7 +187,9 @@ def search(tx: Tx, options: Options, built_in: Sequence[Entry] = ()) -> Page[Ent
     types = [entry for entry in built_in if _fits(tx, entry, options)]
     first = types[options.skip : options.skip + options.top]
     rest = replace(options, skip=max(options.skip - len(types), 0), top=options.top - len(first))
-    own = searches.page(tx, _wanted(options), rest, _entry)
+    condition, values = (None, {}) if options.filter is None else searches.slotted(options.filter)
+    build = _wanted if searches.is_small(condition) else _wanted.__wrapped__
+    own = searches.page(tx, build(condition, options.orderby, options.search), rest, _entry, **values)
     return Page([*first, *own.items], own.more, None if own.count is None else own.count + len(types))
 
 
@@ -196,12 +199,14 @@ _COLUMNS, _TEXTS = _columns(gts_schemas), list(_texts(gts_schemas).values())
 _SELECTIVE = ("id", "name", "fields")
 
 
-def _wanted(options: Options) -> Select[Any]:
-    if options.orderby:
-        wanted = _ALL.order_by(*searches.order(options.orderby, _COLUMNS, [_s.id]))
+@lru_cache(256)
+def _wanted(condition: Node | None, orderby: tuple[Order, ...], words: tuple[str, ...]) -> Select[Any]:
+    """The statement for filters of one shape: to build it takes longer than to run it."""
+    if orderby:
+        wanted = _ALL.order_by(*searches.order(orderby, _COLUMNS, [_s.id]))
     else:
-        wanted = _NEWEST[searches.finds_few(options.filter, _SELECTIVE)]
-    return wanted.where(*searches.conditions(options, _COLUMNS, _TEXTS))
+        wanted = _NEWEST[searches.finds_few(condition, _SELECTIVE)]
+    return wanted.where(*searches.conditions(condition, words, _COLUMNS, _TEXTS))
 
 
 def _fits(tx: Tx, entry: Entry, options: Options) -> bool:
@@ -210,7 +215,7 @@ def _fits(tx: Tx, entry: Entry, options: Options) -> bool:
     values |= {"created_at": entry.created_at, "created_by": entry.created_by}
     kinds = {name: _s[name].type for name in values}
     row = select(*(literal(value, kinds[name]).label(name) for name, value in values.items())).subquery()
-    fits = searches.conditions(options, _columns(row), list(_texts(row).values()))
+    fits = searches.conditions(options.filter, options.search, _columns(row), list(_texts(row).values()))
     return bool(tx.all(select(row.c.id).where(*fits)))
 
 

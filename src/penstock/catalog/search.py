@@ -34,6 +34,7 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     Uuid,
+    bindparam,
     exists,
     false,
     func,
@@ -73,6 +74,7 @@ from penstock.core.odata import (
     Value,
     walk,
 )
+from penstock.core.odata.tree import size
 
 _SMALL = 16  # tests of a filter that is worth a place in the cache of statements
 
@@ -102,6 +104,48 @@ class Children:
 Columns: TypeAlias = Mapping[str, Sql | Cased | Children]
 
 
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Stands for a value that comes with the request, so that filters of one shape share one statement."""
+
+    name: str
+
+
+def is_small(node: Node | None) -> bool:
+    """Is a filter worth a place in a cache?"""
+    return node is None or size(node) <= _SMALL
+
+
+def slotted(node: Node) -> tuple[Node, dict[str, Any]]:
+    """The filter's shape, and the values to run it with."""
+    values: dict[str, Any] = {}
+
+    def slot(value: Value) -> Value:
+        if not isinstance(value, Literal) or value.value is None:
+            return value
+        name = f"v{len(values)}"
+        values[name] = value.value
+        return Literal(Slot(name), value.kind)
+
+    def shape(part: Node) -> Node:
+        match part:
+            case Compare(op, left, right):
+                return Compare(op, left, slot(right))
+            case Match(place, whole, text):
+                return Match(place, slot(whole), slot(text))
+            case Not(operand):
+                return Not(shape(operand))
+            case And(parts):
+                return And(tuple(map(shape, parts)))
+            case Or(parts):
+                return Or(tuple(map(shape, parts)))
+            case Exists(collection, body):
+                return Exists(collection, None if body is None else shape(body))
+        return part  # a list may have any length, so its values stay
+
+    return shape(node), values
+
+
 def where(node: Node, columns: Columns) -> ColumnElement[bool]:
     return _Formula.of(_formula(node, columns, negated=False))
 
@@ -115,10 +159,12 @@ def containing(words: Sequence[str], columns: Sequence[Cased]) -> ColumnElement[
     return _Formula.of(_joined("AND", found)) if found else true()
 
 
-def conditions(options: Options, columns: Columns, texts: Sequence[Cased]) -> list[ColumnElement[bool]]:
+def conditions(
+    filter: Node | None, words: Sequence[str], columns: Columns, texts: Sequence[Cased]
+) -> list[ColumnElement[bool]]:
     """What `$filter` and `$search` ask for; `texts` are what words are looked for in."""
-    found = [] if options.filter is None else [where(options.filter, columns)]
-    return [*found, containing(options.search, texts)] if options.search else found
+    found = [] if filter is None else [where(filter, columns)]
+    return [*found, containing(words, texts)] if words else found
 
 
 def order(orderby: Sequence[Order], columns: Columns, tie_break: Sequence[Sql]) -> list[ColumnElement[Any]]:
@@ -140,12 +186,12 @@ class Page(Generic[T]):
     count: int | None  # of all that fit, if it was asked for
 
 
-def page(tx: Tx, wanted: Select[Any], options: Options, made: Callable[[Row[Any]], T]) -> Page[T]:
+def page(tx: Tx, wanted: Select[Any], options: Options, made: Callable[[Row[Any]], T], **values: Any) -> Page[T]:
     """The rows of a statement that has its conditions and its order."""
-    rows = tx.all(wanted.limit(options.top + 1).offset(options.skip))
+    rows = tx.all(wanted.limit(options.top + 1).offset(options.skip), **values)
     count = None
     if options.count:
-        found = tx.first(select(func.count()).select_from(wanted.order_by(None).subquery()))
+        found = tx.first(select(func.count()).select_from(wanted.order_by(None).subquery()), **values)
         count = found[0] if found else 0
     return Page([made(row) for row in rows[: options.top]], len(rows) > options.top, count)
 
@@ -369,7 +415,7 @@ _ORDERINGS: dict[Comparison, Callable[[Any, Any], ColumnElement[bool]]] = {
 
 
 def _bound(value: Any, kind: Kind | None) -> Sql:
-    return literal(value, _TYPES[kind])
+    return bindparam(value.name, type_=_TYPES[kind]) if isinstance(value, Slot) else literal(value, _TYPES[kind])
 
 
 class _Formula(FunctionElement[bool]):
