@@ -47,15 +47,15 @@ def test_a_pair_of_states_is_a_path_or_it_is_refused(pair: str) -> None:
 @pytest.mark.parametrize(
     ("state", "changed", "refused"),
     [
-        (State.DRAFT, MEMBERS, None),
-        (State.ACTIVE, MEMBERS, None),
+        (State.DRAFT, set(MEMBERS), None),
+        (State.ACTIVE, set(MEMBERS), None),
         (State.ACTIVE, set(), None),
         (State.DEPRECATED, set(), None),
         (State.DEPRECATED, {"description", "metadata"}, None),
         (State.DEPRECATED, {"description", "name"}, ["name"]),
-        (State.DEPRECATED, MEMBERS, ["fields", "name"]),
+        (State.DEPRECATED, set(MEMBERS), ["fields", "name"]),
         (State.ARCHIVED, {"description"}, ["description"]),
-        (State.ARCHIVED, MEMBERS, ["description", "fields", "metadata", "name"]),
+        (State.ARCHIVED, set(MEMBERS), ["description", "fields", "metadata", "name"]),
         (State.ARCHIVED, set(), []),  # a write that changes nothing is a write
     ],
 )

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
+from penstock.core.names import unstorable
 from penstock.errors import Invalid
 
 MAX_FIELDS = 2_000
@@ -21,7 +22,6 @@ MAX_DESCRIBED = 100  # errors of a result; the others are only counted
 ONLY_SCALARS = "Only scalar types allowed in query returns"  # clients know this sentence
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
-_UNKEPT = re.compile("[\x00\ud800-\udfff]")  # what PostgreSQL or UTF-8 cannot hold
 _MEMBERS = ("name", "type", "optional", "array", "items", "description")
 _NESTED = ("fields", "properties")
 
@@ -231,7 +231,7 @@ def _misdescribed(given: dict[str, Any], label: str | None, pointer: str) -> Ite
         problem = f"a description must be text of at most {MAX_DESCRIPTION:,} characters"
         if not isinstance(text, str) or len(text) > MAX_DESCRIPTION:
             yield _Problem("bad_description", f"{pointer}/description", problem, label)
-        elif _UNKEPT.search(text):
+        elif unstorable(text):
             problem = "a description cannot hold NUL or half a character"
             yield _Problem("bad_description", f"{pointer}/description", problem, label)
     if unknown := [_shown(member) for member in given if member not in (*_MEMBERS, *_NESTED)]:

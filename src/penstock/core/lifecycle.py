@@ -31,10 +31,10 @@ TRANSITIONS = {
     (State.ARCHIVED, State.DEPRECATED): Transition("restore", Role.ADMIN),
 }
 
-MEMBERS = frozenset({"name", "description", "fields", "metadata"})  # what a change may be about
+MEMBERS = ("name", "description", "fields", "metadata")  # what a change may be about
 EDITABLE = {
-    State.DRAFT: MEMBERS,
-    State.ACTIVE: MEMBERS,
+    State.DRAFT: frozenset(MEMBERS),
+    State.ACTIVE: frozenset(MEMBERS),
     State.DEPRECATED: frozenset({"description", "metadata"}),
     State.ARCHIVED: frozenset[str](),
 }

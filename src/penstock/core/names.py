@@ -1,4 +1,4 @@
-"""What datasets and columns may be called."""
+"""What datasets and columns may be called, and what text can be kept at all."""
 
 import re
 from collections.abc import Sequence
@@ -14,6 +14,7 @@ CARRIED = "_rowid"  # the hidden column in which a rewritten file keeps the ids 
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _RESERVED = {ROWID, CARRIED}
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,11 @@ class DatasetName:
 
     def __str__(self) -> str:
         return f"{self.schema}.{self.table}"
+
+
+def unstorable(text: str) -> bool:
+    """Does it hold a character that PostgreSQL or UTF-8 cannot: NUL, or half of a surrogate pair?"""
+    return _UNSTORABLE.search(text) is not None
 
 
 def check_columns(names: Sequence[str], *, reserved: bool = True) -> None:

@@ -21,7 +21,7 @@ from penstock.core import merge as merging
 from penstock.core import selector as selectors
 from penstock.core.aggregates import Aggregate, Function, aggregate, result_type
 from penstock.core.change import Counts
-from penstock.core.names import MAX_COLUMNS
+from penstock.core.names import MAX_COLUMNS, unstorable
 from penstock.core.schema import widens
 from penstock.errors import Invalid, NotFound, PenstockError
 
@@ -241,7 +241,7 @@ class Members:
             self.fault(path, "must be text")
         elif most is not None and len(value) > most:
             self.fault(path, f"has {len(value):,} characters; at most {most:,} are allowed")
-        elif _UNKEPT.search(value):
+        elif unstorable(value):
             self.fault(path, "holds NUL or half a character, which cannot be kept")
         else:
             return True
@@ -249,7 +249,6 @@ class Members:
 
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")  # one spelling: not all that UUID() reads
-_UNKEPT = re.compile("[\x00\ud800-\udfff]")  # what PostgreSQL or UTF-8 cannot hold
 
 
 def _append(members: Members, order: int, alias: str | None) -> Append:

@@ -10,7 +10,9 @@ from uuid import UUID
 
 from penstock.core import contract, gts
 from penstock.core.contract import Field
+from penstock.core.lifecycle import MEMBERS as EDITABLE
 from penstock.core.lifecycle import State
+from penstock.core.names import unstorable
 from penstock.errors import Invalid
 
 MAX_NAME = 500
@@ -18,7 +20,6 @@ _MAX_TEXT = 100_000
 _MAX_DEPTH = 32
 _MAX_VALUES = 10_000  # in the metadata of one entry
 
-EDITABLE = ("name", "description", "fields", "metadata")
 _FIXED = ("type_id", "state")  # may be sent with a change, but not changed by it
 _MANAGED = (
     "id", "gts_id", "tenant_id", "version", "state_changed_at", "created_at", "created_by", "updated_at", "updated_by",
@@ -173,7 +174,12 @@ def assert_patchable(changes: Mapping[str, Any]) -> None:
         member = [*unknown, *fixed][0]
         what = "is no member of a schema" if unknown else "cannot be taken away"
         errors = [
-            {"pointer": f"/{each}", "message": "unknown or fixed", "code": "unknown_member"} for each in unknown + fixed
+            {
+                "pointer": f"/{each}",
+                "message": f"leave it out; a patch may hold {', '.join(EDITABLE)} and version",
+                "code": "unknown_member",
+            }
+            for each in unknown + fixed
         ]
         raise Invalid("unknown_member", f"{member[:80]!r} {what}; there are {', '.join(EDITABLE)}", errors=errors)
 
@@ -244,7 +250,7 @@ def text(value: Any, what: str, most: int) -> str:
         raise Invalid("not_text", f"{what} must be text")
     if len(value) > most:
         raise Invalid("text_too_long", f"{what} has {len(value):,} characters; at most {most:,} are allowed")
-    if "\0" in value or any("\ud800" <= c <= "\udfff" for c in value):
+    if unstorable(value):
         raise Invalid("bad_text", f"{what} holds a character that cannot be stored (NUL or half a surrogate pair)")
     return value
 

@@ -123,7 +123,11 @@ def move(ws: Workspace, caller: Caller, key: str, payload: Any, expected: Expect
     if not isinstance(payload, dict) or set(payload) - {"to", "version", "reason"}:
         raise Invalid("bad_payload", "a transition is an object with to, version and, if you like, reason")
     if to is None:
-        raise Invalid("bad_state", f"to must be one of {', '.join(State)}", errors=[_pointed("/to", "no such state")])
+        raise Invalid(
+            "bad_state",
+            f"to must be one of {', '.join(State)}",
+            errors=[_pointed("/to", f"send one of {', '.join(State)}")],
+        )
     reason = payload.get("reason")
     if reason is not None:
         reason = registry.text(reason, "reason", 10_000)
@@ -353,7 +357,11 @@ def _meant(condition: Expected | None, payload: Mapping[str, Any]) -> list[Expec
             raise _no_version()
         return [condition]
     if type(number) is not int or number < 1:
-        raise Invalid("bad_version", "version must be a whole number from 1 on", errors=[_pointed("/version", "bad")])
+        raise Invalid(
+            "bad_version",
+            "version must be a whole number from 1 on",
+            errors=[_pointed("/version", "send the version that you have read")],
+        )
     return [*([condition] if condition else []), Expected(number)]
 
 

@@ -240,9 +240,8 @@ def test_a_payload_may_be_wrapped_and_may_carry_what_the_server_manages(client: 
 
 def test_a_schema_is_reached_by_its_uuid_and_by_its_gts_id(client: Person) -> None:
     schema = made(client)
-    for key in (schema["id"], schema["id"].upper(), schema["gts_id"], f"gts://{schema['gts_id']}".replace("/", "%2F")):
-        if "%2F" not in key:
-            assert client("GET", f"/gts/{key}").json() == schema
+    for key in (schema["id"], schema["id"].upper(), schema["gts_id"]):
+        assert client("GET", f"/gts/{key}").json() == schema
     other = f"{gts.QUERY_RETURNS}acme.shop._.orders.v1~{schema['id']}"
     for key in (
         other,

@@ -9,6 +9,7 @@ from math import isinf
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
+from penstock.core.names import unstorable
 from penstock.core.odata.tree import Kind, Literal
 
 T = TypeVar("T")
@@ -80,11 +81,6 @@ def unquoted(text: str) -> str:
     if unstorable(inside):
         raise ValueError("text cannot hold the character NUL or half of a surrogate pair")
     return inside
-
-
-def unstorable(text: str) -> bool:
-    """Does it hold a character that PostgreSQL or UTF-8 cannot?"""
-    return "\0" in text or any("\ud800" <= char <= "\udfff" for char in text)
 
 
 def _guid(text: str) -> UUID:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from penstock.core.odata.lex import unstorable
+from penstock.core.names import unstorable
 from penstock.core.odata.parse import parse, unknown_field
 from penstock.core.odata.tree import Collection, Field, Fields, Node
 from penstock.errors import Invalid
