@@ -215,9 +215,6 @@ def test_a_merge_in_a_transaction_is_visible_with_the_rest_or_not_at_all(numbers
     assert told.stats == {"inserted": 1, "updated": 1, "deleted": 0, "total": 4}
     assert words(numbers) == {1: "one", 2: "two", 3: "drei", 4: "vier"}
     assert (numbers.version, log.version) == (2, 2)
-    with pytest.raises(Unsupported, match="once"), lake.transaction() as tx:
-        tx.append(numbers, {"id": [5], "word": ["five"]})
-        tx.merge(numbers, {"id": [6], "word": ["six"]}, "id")
     with pytest.raises(Conflict), lake.transaction() as tx:
         tx.merge(numbers, {"id": [7], "word": ["seven"]}, "id")
         tx.append(log, {"text": ["lost"]})

@@ -1,7 +1,7 @@
 """Make new versions, all or none, or say who came first."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
@@ -62,6 +62,12 @@ _RESERVE = (
     )
     .returning(_d.next_row_id, _d.next_file)
 )
+_RESERVE_IDS = (
+    update(datasets)
+    .where(mine(datasets), _d.dataset_id == bindparam("dataset"))
+    .values(next_row_id=_d.next_row_id + bindparam("ids"))
+    .returning(_d.next_row_id)
+)
 _END = (
     update(data_files)
     .where(
@@ -85,8 +91,18 @@ _ADD_BIN = add(file_bins)
 _ADD_RECEIPT = add(receipts)
 
 
+Record = Callable[[Tx, Receipt], None]  # writes down, in the very transaction, what else is true if it happens
+
+
 def commit(
-    db: Database, caller: Caller, changes: Sequence[Change], *, lease: UUID, key: str, hold: UUID | None = None
+    db: Database,
+    caller: Caller,
+    changes: Sequence[Change],
+    *,
+    lease: UUID,
+    key: str,
+    hold: UUID | None = None,
+    record: Record | None = None,
 ) -> Receipt:
     """Carry out all changes in one transaction. The answer is a receipt; a refusal leaves nothing behind.
 
@@ -100,6 +116,8 @@ def commit(
         try:
             with db.write(caller, faults.at) as tx:
                 receipt = _apply(tx, changes, lease, key, request, hold)
+                if record:
+                    record(tx, receipt)
             break
         except _Replay as replay:
             return replay.receipt
@@ -147,6 +165,15 @@ def hold(db: Database, caller: Caller, dataset: UUID, holder: UUID, time: timede
 def release(db: Database, caller: Caller, dataset: UUID, holder: UUID) -> None:
     with db.write(caller) as tx:
         tx.run(_RELEASE, held=dataset, holder=holder)
+
+
+def reserve_row_ids(db: Database, caller: Caller, dataset: UUID, count: int) -> int:
+    """Take so many row ids, for rows that need them before they are committed. The answer is the first of them."""
+    with db.write(caller) as tx:
+        reserved = tx.first(_RESERVE_IDS, dataset=dataset, ids=count)
+    if reserved is None:
+        raise history.no_such(dataset)
+    return int(reserved.next_row_id) - count
 
 
 def drop(db: Database, caller: Caller, dataset: UUID) -> None:
@@ -356,8 +383,8 @@ def _end(tx: Tx, change: Change, version: int) -> int:
 
 
 def _add_files(tx: Tx, change: Change, version: int, *, row_ids: bool) -> None:
-    """List the new files. Fresh rows get their ids here, from what the footers say."""
-    fresh = sum(f.rows for f in change.added if f.row_ids is None) if row_ids else 0
+    """List the new files. Fresh rows get their ids here, from what the footers say, if they have none yet."""
+    fresh = sum(f.rows for f in change.added if f.row_ids is None and f.first_row_id is None) if row_ids else 0
     reserved = tx.first(
         _RESERVE, dataset=change.dataset, ids=fresh, files=len(change.added), now=tx.now, user=tx.caller.user
     )
@@ -365,10 +392,12 @@ def _add_files(tx: Tx, change: Change, version: int, *, row_ids: bool) -> None:
     next_id, first = reserved.next_row_id - fresh, reserved.next_file - len(change.added)
     listed, bins = [], []
     for number, file in enumerate(change.added, first):
-        first_id, ids = None, file.row_ids
+        first_id, ids = file.first_row_id, file.row_ids
         if row_ids and ids is None:
-            first_id, ids = next_id, (next_id, next_id + file.rows - 1)
-            next_id += file.rows
+            if first_id is None:
+                first_id = next_id
+                next_id += file.rows
+            ids = (first_id, first_id + file.rows - 1)
         listed.append(
             {
                 "dataset_id": change.dataset,

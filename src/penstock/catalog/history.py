@@ -1,7 +1,7 @@
 """Read what was committed: datasets at a version, their past, and the files of a version."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -15,14 +15,12 @@ from penstock.core.change import Counts, DataFile
 from penstock.core.dataset import Snapshot, Version
 from penstock.core.names import DatasetName
 from penstock.core.schema import from_fields
-from penstock.core.stats import Plain, from_json, has_stats, may_hold
+from penstock.core.stats import Bounds, Plain, from_json, has_stats
 from penstock.errors import NotFound
 
 INDEXED_COLUMNS = 32  # the first so many columns of a dataset are worth an index of their ranges
 LAST = 2**62  # no version comes after this one
 ROW_IDS = -1  # their place in that index
-
-Bounds = Mapping[str, tuple[Plain | None, Plain | None]]  # column → lowest and highest value asked for
 
 _d, _v, _s, _f, _b = datasets.c, dataset_versions.c, dataset_schemas.c, data_files.c, file_bins.c
 
@@ -168,8 +166,11 @@ def versions(tx: Tx, dataset: UUID, *, limit: int, before: int | None = None) ->
     return [_version(row) for row in rows]
 
 
-def files(tx: Tx, snapshot: Snapshot, bounds: Bounds | None = None) -> list[DataFile]:
-    """The files of a version, in the order they were written; with bounds, only those that may hold such rows."""
+def files(tx: Tx, snapshot: Snapshot, bounds: Bounds | None = None, *, stats: bool = False) -> list[DataFile]:
+    """The files of a version, in the order they were written; with bounds, only those that may hold such rows.
+
+    With bounds, or where asked for, they have their statistics.
+    """
     bounds = bounds or {}
     swept = tx.first(_SWEPT, dataset=snapshot.dataset, version=snapshot.version.number)
     if swept is None:
@@ -181,7 +182,7 @@ def files(tx: Tx, snapshot: Snapshot, bounds: Bounds | None = None) -> list[Data
             dataset=str(snapshot.name),
             requested_version=snapshot.version.number,
         )
-    stats, version, at = bool(bounds), snapshot.version.number, {"dataset": snapshot.dataset}
+    stats, version, at = stats or bool(bounds), snapshot.version.number, {"dataset": snapshot.dataset}
     numbers = _found(tx, snapshot, bounds)
     if numbers is None:
         rows = list(tx.all(_LIVE[stats], **at))
@@ -189,12 +190,7 @@ def files(tx: Tx, snapshot: Snapshot, bounds: Bounds | None = None) -> list[Data
         rows = [row for part in in_chunks(numbers) for row in tx.all(_THESE[stats], numbers=part, **at)]
     rows += tx.all(_ENDED[stats], version=version, **at)
     files = (_file(row, snapshot, stats=stats) for row in sorted(rows, key=lambda row: row.file_no))
-    return [file for file in files if file.begin <= version and _may_hold(file, bounds)]
-
-
-def all_files(tx: Tx, snapshot: Snapshot) -> list[DataFile]:
-    """The files of the newest version, each with its statistics."""
-    return [_file(row, snapshot, stats=True) for row in tx.all(_LIVE[True], dataset=snapshot.dataset)]
+    return [file for file in files if file.begin <= version and file.may_hold(bounds)]
 
 
 def files_since(tx: Tx, snapshot: Snapshot, version: int) -> list[DataFile]:
@@ -235,10 +231,6 @@ def _width(low: Plain | None, high: Plain | None) -> int:
     if low is None or high is None:
         return 2
     return 0 if low == high else 1
-
-
-def _may_hold(file: DataFile, bounds: Bounds) -> bool:
-    return all(may_hold(file.stats.get(name), file.rows, low, high) for name, (low, high) in bounds.items())
 
 
 def snapshot(row: Row[Any]) -> Snapshot:

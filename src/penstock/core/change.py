@@ -11,7 +11,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from penstock.core.names import DatasetName
-from penstock.core.stats import Stats
+from penstock.core.stats import Bounds, Stats, may_hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,11 @@ class NewFile:
     checksum: str
     stats: Mapping[str, Stats]
     row_ids: tuple[int, int] | None = None  # lowest and highest id that the file carries; None: fresh rows
+    first_row_id: int | None = None  # of fresh rows: row i has the id first_row_id + i; None: not known yet
+
+    def may_hold(self, bounds: Bounds) -> bool:
+        """Can a row lie within all of these?"""
+        return all(may_hold(self.stats.get(name), self.rows, low, high) for name, (low, high) in bounds.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +36,6 @@ class DataFile(NewFile):
     """A data file that some version holds."""
 
     number: int = 0
-    first_row_id: int | None = None  # fresh files only: row i has the id first_row_id + i
     begin: int = 0
     end: int | None = None
 

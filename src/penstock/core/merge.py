@@ -18,7 +18,8 @@ import pyarrow.types as pt
 
 from penstock.core.change import Counts, Receipt
 from penstock.core.names import check_columns
-from penstock.core.reach import Bounds, Reach
+from penstock.core.reach import Reach
+from penstock.core.stats import Bounds
 from penstock.core.unify import unified
 from penstock.errors import Invalid
 

@@ -10,12 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from penstock.core.stats import Plain, plain
+from penstock.core.stats import Bounds, Plain, plain
 
 _WORD = 2**63
 _MICROSECONDS = {"s": 1_000_000, "ms": 1_000}  # dates count days, and have no unit
-
-Bounds = Mapping[str, tuple[Plain | None, Plain | None]]  # column → lowest and highest value; None: not known
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 Plain = int | float | Decimal | str | bytes
+Bounds = Mapping[str, tuple[Plain | None, Plain | None]]  # column → lowest and highest value; None: without end
 
 _CUT = 40  # characters or bytes of a bound that are worth keeping
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -26,12 +26,13 @@ from penstock.core.dataset import Snapshot
 from penstock.core.digest import Digest
 from penstock.core.merge import BATCH_ROWS, Layout, Merged, Plan, Progress, Rest, Session, TargetFile, Work
 from penstock.core.names import CARRIED
-from penstock.core.reach import Bounds
 from penstock.core.schema import canonical, conform
+from penstock.core.stats import Bounds
 from penstock.errors import Conflict, Unsupported
 from penstock.service import engines
 from penstock.service.engines import Tools
 from penstock.service.source import Rows, checked
+from penstock.service.working import Working
 from penstock.service.workspace import Workspace
 from penstock.service.write import Stage, writable
 from penstock.storage.spool import spool
@@ -86,11 +87,11 @@ def merge(
             "leave the key out, or give the rows as Parquet",
         )
     with Stage(ws, caller, key=key) as stage, Merging(ws, caller, stage, rows, asked, progress) as merging:
-        if before := stage.replayed(merging.request(target)):
+        if before := stage.replayed(merging.request(Working(ws, caller, target))):
             return merging.told(before)
         for tries_left in reversed(range(_TRIES)):
             with _held(ws, caller, dataset, really=not tries_left) as hold:
-                change = merging.change(writable(ws, caller, dataset))
+                change = merging.change(Working(ws, caller, writable(ws, caller, dataset)))
                 while True:
                     try:
                         return merging.told(stage.commit([change], hold=hold))
@@ -111,7 +112,7 @@ def preview(
     """What the merge would do to the newest version. Nothing is written."""
     target = writable(ws, caller, dataset)
     with Stage(ws, caller) as stage, Merging(ws, caller, stage, rows, asked, progress) as merging:
-        return merging.preview(target)
+        return merging.preview(Working(ws, caller, target))
 
 
 class Merging:
@@ -129,6 +130,7 @@ class Merging:
         self._engine = asked.engine
         self.merged = Merged({})  # what the last match came to
         self._source_rows = 0
+        self._base_schema: pa.Schema | None = None  # of the version that the last change was made for
         self._relied_on: list[int] = []  # numbers of the files that have a key of the source, or that go
 
     def __enter__(self) -> "Merging":
@@ -138,21 +140,23 @@ class Merging:
         if self._session:
             self._session.close()
 
-    def request(self, target: Snapshot) -> Change:
+    def request(self, target: Working) -> Change:
         """What is asked for, as a change that does nothing yet."""
         self._meet(target)
         asked = f"{self._digest.hexdigest() if self._digest else ''} {self._asked.meaning}"
-        return Change(target.dataset, target.version.number, "merge", target.schema, request=asked)
+        return Change(target.base.dataset, target.base.version.number, "merge", target.schema, request=asked)
 
-    def change(self, target: Snapshot) -> Change:
+    def change(self, target: Working) -> Change:
         """Match and write: the change that makes the next version."""
+        self._base_schema = target.base.schema
         session, plan = self._meet(target)
         work, files = self._matching(session, plan, target)
         added: tuple[NewFile, ...] = ()
         if not work.empty:
-            sink = _Sink(self, target.location, Layout(plan.schema, group_rows=self._ws.shape.group_rows), work)
+            folder = target.base.location
+            sink = _Sink(self, folder, Layout(plan.schema, group_rows=self._ws.shape.group_rows), work)
             outputs = session.write(work, sink)
-            added = self._stage.adopt(target.location, [(output.path, plan.schema) for output in outputs])
+            added = self._stage.adopt(folder, [(output.path, plan.schema) for output in outputs])
         removed = tuple(files[file.path] for file in (*work.rewrite, *work.drop))
         work.assert_written(sum(file.rows for file in added))
         fresh = sum(file.rows for file in added if file.row_ids is None)
@@ -171,7 +175,7 @@ class Merging:
         session, plan = self._session, self._plan
         assert session is not None
         assert plan is not None
-        if plan != self._planned(newest):
+        if newest.schema != self._base_schema:
             return False
         with self._ws.db.read(self._caller) as tx:
             if newest.version.number == base or not history.still_live(tx, newest.dataset, self._relied_on):
@@ -182,7 +186,7 @@ class Merging:
         near = [self._target(file, plan) for file in came if session.reach.meets(_bounds(file, plan.keys))]
         return not session.match(near).found
 
-    def preview(self, target: Snapshot) -> Merged:
+    def preview(self, target: Working) -> Merged:
         session, plan = self._meet(target)
         self._matching(session, plan, target)
         return self.merged
@@ -213,7 +217,7 @@ class Merging:
     def scratch(self) -> str:
         return self._stage.scratch()
 
-    def _meet(self, target: Snapshot) -> tuple[Session, Plan]:
+    def _meet(self, target: Working) -> tuple[Session, Plan]:
         """The source in the engine's hands, with the types that the target asks for."""
         plan = self._planned(target)
         if self._session is not None and self._plan == plan:
@@ -230,7 +234,7 @@ class Merging:
         self._heard("read", 1, 1)
         return self._session, plan
 
-    def _planned(self, target: Snapshot) -> Plan:
+    def _planned(self, target: Working) -> Plan:
         return meaning.plan(
             _kept(self._rows.schema),
             target.schema,
@@ -250,11 +254,10 @@ class Merging:
         rows = checked(self._rows.batches(), schema, self._ws.limits, heard)
         return spool(schema, rows, lambda: f"{self._stage.scratch()}/{uuid4().hex}")
 
-    def _matching(self, session: Session, plan: Plan, target: Snapshot) -> tuple[Work, Mapping[str, DataFile]]:
+    def _matching(self, session: Session, plan: Plan, target: Working) -> tuple[Work, Mapping[str, DataFile]]:
         self._check_nulls(session, plan, target)
         everything = plan.write.rest is Rest.DELETE
-        with self._ws.db.read(self._caller) as tx:
-            listed = history.files(tx, target, None if everything else session.reach.bounds())
+        listed = target.files(None if everything else session.reach.bounds())
         files = {self._ws.store.locate(file.path): file for file in listed}
         near = [self._target(file, plan) for file in listed]
         if not everything:
@@ -263,23 +266,22 @@ class Merging:
         match = session.match(near)
         self._heard("match", len(near), len(near))
         self._source_rows = match.rows
-        work = meaning.decide(plan, near, match, before=target.version.rows)
+        work = meaning.decide(plan, near, match, before=target.rows)
         touched = {*match.found, *(file.path for file in (*work.rewrite, *work.drop))}
-        self._relied_on = [files[path].number for path in touched]
+        self._relied_on = [number for path in touched if (number := files[path].number)]  # staged files have none
         self.merged = Merged(
             work.stats(self._asked.strategy),
             tuple(files[file.path].path for file in work.rewrite),
             tuple(files[file.path].path for file in work.drop),
-            target.version.files - len(work.rewrite) - len(work.drop),
+            target.file_count - len(work.rewrite) - len(work.drop),
             self._engine,
         )
         return work, files
 
-    def _check_nulls(self, session: Session, plan: Plan, target: Snapshot) -> None:
+    def _check_nulls(self, session: Session, plan: Plan, target: Working) -> None:
         if not any(target.schema.field(key).nullable for key in plan.keys):
             return
-        with self._ws.db.read(self._caller) as tx:
-            doubtful = [file for file in history.all_files(tx, target) if _nulls(file, plan.keys)]
+        doubtful = [file for file in target.files(stats=True) if _nulls(file, plan.keys)]
         if nulls := session.nulls([self._target(file, plan) for file in doubtful]):
             raise meaning.null_keys("target", nulls)
 

@@ -3,7 +3,7 @@
 import os
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from uuid import UUID, uuid4
@@ -13,6 +13,7 @@ import pyarrow as pa
 from penstock import faults
 from penstock.catalog import commit as commits
 from penstock.catalog import history
+from penstock.catalog.commit import Record
 from penstock.core.caller import Caller, Role
 from penstock.core.change import AUTOMATIC, Change, Counts, Creation, DataFile, NewFile, Receipt, fingerprint
 from penstock.core.dataset import Snapshot
@@ -21,6 +22,7 @@ from penstock.core.names import DatasetName
 from penstock.core.schema import canonical, check_fits, to_fields
 from penstock.errors import Conflict, Invalid, PenstockError, Undecided, Unsupported
 from penstock.service.source import Source, checked
+from penstock.service.working import Working
 from penstock.service.workspace import Workspace
 from penstock.storage import datafiles
 
@@ -44,7 +46,7 @@ def append(
     """Add rows. Whoever else writes at the same time, they are added."""
     target = writable(ws, caller, dataset)
     with Stage(ws, caller, progress, key) as stage:
-        return stage.commit([stage.append(target, source)])
+        return stage.commit([stage.append(Working(ws, caller, target), source)])
 
 
 def overwrite(
@@ -60,7 +62,7 @@ def overwrite(
     """Put rows in place of all that are there. Refused if the dataset moves past `base` (now, unless given)."""
     target = writable(ws, caller, dataset)
     with Stage(ws, caller, progress, key) as stage:
-        return stage.commit([stage.overwrite(target, source, base=base)])
+        return stage.commit([stage.overwrite(Working(ws, caller, target), source, base=base)])
 
 
 def create(
@@ -118,26 +120,15 @@ class Stage:
             self._ws.writers.forget(self._caller, self._lease, error)
         self.discard()
 
-    def append(self, target: Snapshot, source: Source) -> Change:
-        added, request = self._rows(target.location, source, target.schema)
-        counts = Counts(inserted=sum(file.rows for file in added))
-        return Change(
-            target.dataset,
-            target.version.number,
-            "append",
-            target.schema,
-            added=added,
-            counts=counts,
-            rebase=True,
-            request=request,
-        )
+    def append(self, working: Working, source: Source) -> Change:
+        added, request = self._rows(working.base.location, source, working.schema)
+        return working.appended(added, request)
 
-    def overwrite(self, target: Snapshot, source: Source, *, base: int | None = None) -> Change:
-        newest = target.version.number
+    def overwrite(self, working: Working, source: Source, *, base: int | None = None) -> Change:
+        target, newest = working.base, working.base.version.number
         there: tuple[DataFile, ...] = ()
         if base in (None, newest):  # else the commit will say who came first, or that this was done before
-            with self._ws.db.read(self._caller) as tx:
-                there = tuple(history.files(tx, target))
+            there = tuple(working.files())
         added, request = self._rows(target.location, source, target.schema)
         counts = Counts(inserted=sum(f.rows for f in added), deleted=sum(f.rows for f in there))
         return Change(
@@ -201,11 +192,11 @@ class Stage:
         """The receipt of this very request, if it was carried out before."""
         return replay(self._ws, self._caller, change, self._key) if self.keyed else None
 
-    def commit(self, changes: list[Change], *, hold: UUID | None = None) -> Receipt:
+    def commit(self, changes: list[Change], *, hold: UUID | None = None, record: Record | None = None) -> Receipt:
         """Carry out the changes. `hold`: the dataset is held for this very writer."""
         mine, self._files = self._files, []  # from here on only a plain refusal makes them ours to remove again
         try:
-            receipt = self._commit(changes, hold)
+            receipt = self._commit(changes, hold, record)
         except Undecided:
             raise
         except PenstockError:
@@ -215,12 +206,14 @@ class Stage:
             self._files = mine
         return receipt
 
-    def _commit(self, changes: list[Change], hold: UUID | None) -> Receipt:
+    def _commit(self, changes: list[Change], hold: UUID | None, record: Record | None) -> Receipt:
         """While a dataset is held for somebody else, wait."""
         deadline = time.monotonic() + _WAIT
         while True:
             try:
-                return commits.commit(self._ws.db, self._caller, changes, lease=self._lease, key=self._key, hold=hold)
+                return commits.commit(
+                    self._ws.db, self._caller, changes, lease=self._lease, key=self._key, hold=hold, record=record
+                )
             except Conflict as refusal:
                 if refusal.reason != "dataset_held" or time.monotonic() > deadline:
                     raise
@@ -232,6 +225,12 @@ class Stage:
         if self._scratch:
             self._ws.store.remove_folder(self._scratch)
             self._scratch = None
+
+    def drop(self, files: Collection[NewFile]) -> None:
+        """Remove some of the files: something better has taken their place."""
+        gone = {file.path for file in files}
+        datafiles.discard(self._ws.store, files)
+        self._files = [file for file in self._files if file.path not in gone]
 
     def discard_files(self) -> None:
         datafiles.discard(self._ws.store, self._files)

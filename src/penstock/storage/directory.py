@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from penstock.core.merge import Layout, unify_schemas
-from penstock.core.reach import Bounds
-from penstock.core.stats import plain
+from penstock.core.stats import Bounds, plain
 from penstock.errors import Invalid, Unavailable
 from penstock.storage.formats import ENDINGS, ending
 
