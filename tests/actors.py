@@ -85,3 +85,12 @@ def killed(lake: Lake, kind: str, step: str) -> str:
     with faults.armed(step, lambda: os.kill(os.getpid(), signal.SIGKILL)):
         WRITES[kind].run(lake)
     return "alive"
+
+
+def run_killed(lake: Lake, dataset: str, step: str) -> str:
+    """A run of a pipeline that ends this process at a step; it has the key `once`."""
+    from operation_cases import twice
+
+    with faults.armed(step, lambda: os.kill(os.getpid(), signal.SIGKILL)):
+        lake.pipeline(twice(lake.dataset(dataset))).run(idempotency_key="once")
+    return "alive"

@@ -13,6 +13,7 @@ import click
 
 from penstock import config, errors
 from penstock.cli import cli
+from penstock.core import operations
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "penstock"
@@ -78,6 +79,12 @@ def errors_page() -> str:
             "| reason | kind | what it says | raised in |",
             "| --- | --- | --- | --- |",
             *rows,
+            "\n## Operations\n",
+            "Operations of a pipeline answer with codes of their own, and these sentences.\n",
+            "| code | message |",
+            "| --- | --- |",
+            *(f"| `{reason.upper()}` | {message} |" for reason, message in operations.MESSAGES.items()),
+            f"| `APPEND_006` | {operations.NO_SUCH_COLUMN} |",
             "",
         ]
     )

@@ -50,6 +50,14 @@ def _days(text: str) -> int:
     return number
 
 
+def _pairs(text: str) -> dict[str, str]:
+    """name=value; name=value"""
+    pairs = [pair.partition("=") for pair in text.replace("\n", ";").split(";") if pair.strip()]
+    if not all(equals and name.strip() for name, equals, _ in pairs):
+        raise ValueError(text)
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Every setting is an environment variable; what a command's option says goes before it."""
@@ -99,6 +107,21 @@ class Settings:
     tls_key: Path | None = _setting("PENSTOCK_TLS_KEY", None, "The certificate's key (PEM).", Path)
     archive_after_days: int = _setting(
         "PENSTOCK_ARCHIVE_AFTER_DAYS", 90, "Schemas that were deprecated so long ago are archived.", _days
+    )
+    spark_master: str = _setting(
+        "PENSTOCK_SPARK_MASTER", "local[*]", "Where pipelines run: local[*], spark://host:7077, yarn, k8s://…."
+    )
+    spark_conf: Mapping[str, str] | None = _setting(
+        "PENSTOCK_SPARK_CONF", None, "More settings of Spark's: spark.executor.memory=4g; spark.cores.max=8", _pairs
+    )
+    runs_at_once: int = _setting(
+        "PENSTOCK_RUNS_AT_ONCE", 2, "Runs of pipelines that one process carries out at once.", _positive
+    )
+    runs_waiting: int = _setting(
+        "PENSTOCK_RUNS_WAITING",
+        100,
+        "Runs that may wait in one process; a tenant has a quarter of the places.",
+        _positive,
     )
     jwt_audience: str | None = _setting("PENSTOCK_JWT_AUDIENCE", None, "Tokens must be meant for this audience.")
 

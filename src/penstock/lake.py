@@ -2,7 +2,7 @@
 
 import getpass
 import html
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -15,15 +15,18 @@ import pyarrow as pa
 from penstock import config
 from penstock.catalog import upgrade
 from penstock.catalog.access import Database
+from penstock.core import pipeline as pipelines
 from penstock.core.caller import Caller, local
 from penstock.core.change import DataFile, Receipt
 from penstock.core.dataset import Snapshot, Version
-from penstock.core.merge import BATCH_ROWS, Merged, Progress
+from penstock.core.merge import BATCH_ROWS, Merged
+from penstock.core.merge import Progress as MergeProgress
 from penstock.core.names import DatasetName
+from penstock.core.run import Progress, Run
 from penstock.core.schema import parse_type
 from penstock.errors import Invalid
-from penstock.service import alter, compact, merge, read, source, transaction, write
-from penstock.service.workspace import Limits, Workspace
+from penstock.service import alter, compact, merge, pipeline, read, readiness, runs, source, transaction, write
+from penstock.service.workspace import Cluster, Limits, Workspace
 from penstock.storage.datafiles import Shape
 from penstock.storage.store import LocalStore
 
@@ -64,6 +67,7 @@ def workspace(settings: config.Settings, home: config.Home) -> Workspace:
         LocalStore(home.folder, durable=settings.durable),
         Shape(file_bytes=settings.file_bytes, group_rows=settings.group_rows),
         Limits(write_bytes=settings.write_bytes, batch_bytes=settings.batch_bytes),
+        Cluster(settings.spark_master, settings.spark_conf or {}),
     )
 
 
@@ -72,6 +76,7 @@ class Lake:
 
     def __init__(self, ws: Workspace, caller: Caller, home: config.Home) -> None:
         self.workspace, self.caller, self.home = ws, caller, home
+        self.runner = runs.Runner(ws)  # of pipelines; it does nothing until it is asked to
 
     def dataset(self, name: str | UUID) -> "Dataset":
         """The dataset of that name (`schema.table`) or id."""
@@ -110,11 +115,16 @@ class Lake:
         """Writes to several datasets that happen together: `with lake.transaction() as tx: tx.append("a.b", rows)`."""
         return Transaction(self, idempotency_key)
 
+    def pipeline(self, definition: Mapping[str, Any]) -> "Pipeline":
+        """A pipeline: `lake.pipeline({"name": …, "working": {"dataset_id": …}, "operations": […]}).run()`."""
+        return Pipeline(self, definition)
+
     def snapshot(self, commit_no: int | None = None) -> "LakeAt":
         """All datasets at one moment: now, or right after an earlier commit."""
         return LakeAt(self, read.moment(self.workspace, self.caller, commit_no))
 
     def close(self) -> None:
+        self.runner.close()
         self.workspace.close()
 
     def __enter__(self) -> "Lake":
@@ -237,7 +247,7 @@ class Dataset:
         batch_rows: int = BATCH_ROWS,
         spark: Any = None,
         dry_run: bool = False,
-        progress: Progress | None = None,
+        progress: MergeProgress | None = None,
         idempotency_key: str | None = None,
     ) -> Merged:
         """Let rows meet those that are there on a key: `ds.merge(rows, "id", "upsert").stats`.
@@ -347,6 +357,36 @@ class Transaction:
 
     def _id(self, dataset: "str | UUID | Dataset") -> UUID:
         return dataset.id if isinstance(dataset, Dataset) else self._lake.dataset(dataset).id
+
+
+class Pipeline:
+    """Operations on a working dataset that run on Spark, in order, and are committed once."""
+
+    def __init__(self, lake: Lake, definition: Mapping[str, Any]) -> None:
+        self._lake, self.definition = lake, pipelines.read(definition)
+
+    def problems(self) -> list[dict[str, Any]]:
+        """Everything that stands in the way of a run, each with its place. No row is read."""
+        return readiness.problems(self._lake.workspace, self._lake.caller, self.definition.as_json())
+
+    def preview(self, *, progress: Callable[[Progress], None] = lambda _: None) -> list[dict[str, Any]]:
+        """What each operation would answer now. Nothing is written."""
+        done = pipeline.preview(self._lake.workspace, self._lake.caller, self.definition, hear=progress)
+        return list(done.results)
+
+    def run(self, *, idempotency_key: str | None = None, progress: Callable[[Progress], None] = lambda _: None) -> Run:
+        """Carry it out, and wait for its end. What went wrong is raised, and then nothing was written."""
+        lake = self._lake
+        ticket = lake.runner.submit(lake.caller, self.definition, key=idempotency_key, hear=progress)
+        try:
+            lake.runner.wait(ticket)
+        except KeyboardInterrupt:
+            lake.runner.cancel(lake.caller, ticket.run.id)
+            lake.runner.wait(ticket)
+            raise
+        if ticket.error:
+            raise ticket.error
+        return runs.show(lake.workspace, lake.caller, ticket.run.id)
 
 
 def _title(snapshot: Snapshot) -> str:

@@ -11,15 +11,16 @@ from sqlalchemy import create_engine, delete, exists, insert, select, text, true
 from sqlalchemy.exc import DBAPIError
 
 from penstock.catalog import commit as commits
-from penstock.catalog import history, leases, queries, retention, tables, upgrade
+from penstock.catalog import history, leases, queries, retention, runs, tables, upgrade
 from penstock.catalog.access import APP_ROLE, Database, Tx, mine, parse_url
 from penstock.core import gts
 from penstock.core.caller import Caller, Role
 from penstock.core.change import Change
 from penstock.core.query import Query
+from penstock.core.run import Run, State
 from penstock.errors import NotFound, Unsupported
 from penstock.lake import Dataset, Lake
-from penstock.service import alter, compact, read, schemas, sweep, write
+from penstock.service import alter, compact, pipelines, read, schemas, sweep, write
 from penstock.service.source import reader
 from places import Place
 
@@ -200,13 +201,20 @@ def test_without_a_tenant_the_application_sees_no_row(
 
 
 def _register(lake: Lake) -> None:
-    """A schema, and a query that refers to it."""
+    """A schema and a query that refers to it; a pipeline and a run of it."""
     payload = {"name": "numbers", "type_id": gts.QUERY_RETURNS, "fields": [{"name": "id", "type": "number"}]}
     schema = schemas.create(lake.workspace, lake.caller, payload)
     moment, who = schema.created_at, lake.caller.user
     query = Query(uuid4(), "all", None, "SELECT id FROM demo.numbers", (), schema.id, 1, moment, who, moment, who)
     with lake.workspace.db.write(lake.caller) as tx:
         queries.insert(tx, query)
+    ref = {"dataset_id": str(lake.dataset("demo.numbers").id)}
+    append = {"type": "append", "parameters": {"source": ref}}
+    value = {"name": "twice", "working": ref, "operations": [append]}
+    pipeline = pipelines.create(lake.workspace, lake.caller, value).id
+    with lake.workspace.db.write(lake.caller) as tx:
+        run = Run(uuid4(), pipeline, "twice", value, State.QUEUED, tx.now, who, "ada")
+        runs.insert(tx, run, role=Role.ADMIN, holder="here", request="")
 
 
 def test_the_application_cannot_write_into_another_tenant(postgres_url: str, owner: Any) -> None:

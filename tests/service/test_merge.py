@@ -17,7 +17,7 @@ from penstock.catalog import commit as commits
 from penstock.core.caller import Role
 from penstock.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound, Unsupported
 from penstock.lake import Dataset, Lake
-from penstock.service import merge as merges
+from penstock.service import landing
 from places import Place
 
 
@@ -102,7 +102,7 @@ def test_steady_writers_cannot_starve_a_merge(numbers: Dataset) -> None:
         tries += 1
         other = threading.Thread(target=numbers.append, args=({"id": [1000 + tries], "word": ["steady"]},))
         other.start()
-        if tries < merges._TRIES:
+        if tries < landing.TRIES:
             other.join()
         else:
             late.append(other)  # it cannot commit while the dataset is held
@@ -112,8 +112,8 @@ def test_steady_writers_cannot_starve_a_merge(numbers: Dataset) -> None:
         merged = numbers.merge(source, "id")
         (last,) = late
         last.join()
-    assert tries == merges._TRIES
-    assert merged.stats["updated"] == 1 + merges._TRIES - 1
+    assert tries == landing.TRIES
+    assert merged.stats["updated"] == 1 + landing.TRIES - 1
     assert [v.operation for v in numbers.history()][:2] == ["append", "merge"]
 
 

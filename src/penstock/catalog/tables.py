@@ -44,6 +44,7 @@ class Instant(TypeDecorator[datetime]):
 
 
 Json = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
+Told = JSON(none_as_null=True)  # as it was written: members stay in order, on PostgreSQL too
 
 
 def words(length: int | None = None) -> String:
@@ -326,4 +327,78 @@ Index(
     unique=True,
     sqlite_where=_live,
     postgresql_where=_live,
+)
+
+pipelines = Table(
+    "pipelines",
+    metadata,
+    _tenant(),
+    Column("id", Uuid, nullable=False),
+    Column("name", words(255), nullable=False),
+    Column("name_lower", words(765), nullable=False),
+    Column("name_upper", words(765), nullable=False),
+    Column("name_key", words(765), nullable=False),
+    Column("definition", Told, nullable=False),  # core.pipeline.Pipeline.as_json
+    Column("version", Integer, nullable=False),
+    Column("created_at", Instant, nullable=False),
+    Column("created_by", Uuid, nullable=False),
+    Column("updated_at", Instant, nullable=False),
+    Column("updated_by", Uuid, nullable=False),
+    Column("deleted_at", Instant),
+    PrimaryKeyConstraint("tenant_id", "id"),
+    Index("ix_pipelines_created", "tenant_id", "created_at", "id"),
+)
+_kept = pipelines.c.deleted_at.is_(None)
+Index(
+    "uq_pipelines_name",
+    pipelines.c.tenant_id,
+    pipelines.c.name_key,
+    unique=True,
+    sqlite_where=_kept,
+    postgresql_where=_kept,
+)
+
+# core.run.Run. A run outlives its pipeline, which is therefore kept here as it was.
+pipeline_runs = Table(
+    "pipeline_runs",
+    metadata,
+    _tenant(),
+    Column("id", Uuid, nullable=False),
+    Column("pipeline_id", Uuid),
+    Column("name", words(255), nullable=False),
+    Column("name_lower", words(765), nullable=False),
+    Column("name_upper", words(765), nullable=False),
+    Column("definition", Told, nullable=False),
+    Column("state", words(20), nullable=False),
+    Column("idempotency_key", String(200)),
+    Column("request", String(64), nullable=False),  # a digest of what was asked: is a repeated key the same request?
+    Column("created_at", Instant, nullable=False),
+    Column("created_by", Uuid, nullable=False),
+    Column("author", words(320), nullable=False),  # created_by, for people
+    Column("role", String(40), nullable=False),  # the author's, in whose name it runs
+    Column("holder", String(200), nullable=False),  # for people: host and process
+    Column("heartbeat_at", Instant, nullable=False),
+    Column("started_at", Instant),
+    Column("ended_at", Instant),
+    Column("cancel_requested_at", Instant),
+    Column("commit_no", BigInteger),
+    Column("reads", Told, nullable=False),
+    Column("written", Told, nullable=False),
+    Column("results", Told, nullable=False),
+    Column("progress", Told),
+    Column("error", Told),
+    PrimaryKeyConstraint("tenant_id", "id"),
+    ForeignKeyConstraint(["tenant_id", "pipeline_id"], ["pipelines.tenant_id", "pipelines.id"]),
+    Index("ix_pipeline_runs_created", "tenant_id", "created_at", "id"),
+    Index("ix_pipeline_runs_pipeline", "tenant_id", "pipeline_id", "created_at", "id"),
+    Index("ix_pipeline_runs_state", "tenant_id", "state", "created_at", "id"),
+)
+_counts = pipeline_runs.c.idempotency_key.is_not(None) & pipeline_runs.c.state.in_(["queued", "running", "succeeded"])
+Index(
+    "uq_pipeline_runs_key",  # of several requests with one key one is under way or has succeeded
+    pipeline_runs.c.tenant_id,
+    pipeline_runs.c.idempotency_key,
+    unique=True,
+    sqlite_where=_counts,
+    postgresql_where=_counts,
 )

@@ -350,6 +350,16 @@ class PlannedMerge:
 Planned: TypeAlias = PlannedAppend | PlannedMerge
 
 
+@dataclass(frozen=True, slots=True)
+class SourceFiles:
+    """The rows that an operation reads: files of one version of its source."""
+
+    schema: pa.Schema  # of that version; older files may lack columns (they are NULL) or hold narrower types
+    paths: tuple[str, ...]  # where they can be opened; files that cannot hold a wanted row are left out
+    rows: int
+    bytes: int
+
+
 def dataset_not_found(operation: Operation) -> NotFound:
     return _missing(operation, "001", dataset_id=str(operation.source.dataset))
 

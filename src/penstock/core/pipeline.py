@@ -6,10 +6,13 @@ working dataset or, where the pipeline says so, of its output.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from penstock.core.names import DatasetName
 from penstock.core.operations import Members, Operation, Ref, envelope, examined
+from penstock.core.registry import moment
 from penstock.errors import Invalid
 
 MAX_NAME = 255
@@ -20,6 +23,7 @@ _OWN: list[tuple[str, str, tuple[type, ...]]] = [  # what no two operations shar
     ("order", "duplicate_order", (int, float)),
     ("alias", "duplicate_alias", (str,)),
 ]
+_MANAGED = ("id", "version", "created_at", "created_by", "updated_at", "updated_by")  # by the server
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,30 @@ class Pipeline:
         if self.output:
             meant["output"] = {"schema_name": self.output.schema, "table_name": self.output.table}
         return meant
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A pipeline that is kept, to be run again."""
+
+    id: UUID
+    pipeline: Pipeline
+    version: int
+    created_at: datetime
+    created_by: UUID
+    updated_at: datetime
+    updated_by: UUID
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "id": str(self.id),
+            **self.pipeline.as_json(),
+            "version": self.version,
+            "created_at": moment(self.created_at),
+            "created_by": str(self.created_by),
+            "updated_at": moment(self.updated_at),
+            "updated_by": str(self.updated_by),
+        }
 
 
 def read(value: Any) -> Pipeline:
@@ -67,6 +95,13 @@ def read(value: Any) -> Pipeline:
             errors=errors[:MAX_ERRORS],
         )
     return Pipeline(name, working, tuple(sorted(operations, key=lambda each: each.order)), output)
+
+
+def sent(value: Any) -> Pipeline:
+    """The pipeline that somebody sends to have it stored. One that was stored before may come as it was shown."""
+    if isinstance(value, dict):
+        value = {name: member for name, member in value.items() if name not in _MANAGED}
+    return read(value)
 
 
 def check_output(pipeline: Pipeline, newest: int) -> None:

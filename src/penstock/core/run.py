@@ -41,7 +41,7 @@ class Progress:
 class Read:
     """A version that a run has read."""
 
-    dataset_id: str
+    dataset: str  # its id
     name: str
     version: int
     newest: int  # when the run ended; what came in between it has not seen
@@ -67,6 +67,11 @@ class Run:
     progress: Mapping[str, Any] | None = None  # Progress, while it is under way
     error: Mapping[str, Any] | None = None  # as core.operations.envelope tells it
     cancelling: bool = False  # was it asked to stop?
+
+    @property
+    def version(self) -> int | None:
+        """The version that it made, or left as it was; None while it is under way, and if it failed."""
+        return self.written[0]["version"] if self.written else None
 
     def as_json(self) -> dict[str, Any]:
         def at(when: datetime | None) -> str | None:

@@ -149,7 +149,7 @@ def merge(
             batch_rows=batch_rows,
         )
         layouts = _Layouts(there, plan, rows.schema, stored, codec)
-        hand = engines.chosen(engine, plan, layouts.schema, rows, Tools(hold.scratch, spark))
+        hand = engines.chosen(engine, plan, layouts.schema, rows, Tools(hold.scratch, spark=spark))
         files = {each.path: each for each in map(layouts.target(types), there.files)}
         heard("read", 0, 1)
         session = hand.open(plan, _handed(rows, plan, hand, hold, limits or Limits()))

@@ -1,6 +1,6 @@
 """Which engine does a merge, and what it is given."""
 
-from collections.abc import Mapping
+import sys
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +10,7 @@ from penstock.core.merge import Engine, Plan
 from penstock.engines.arrow.merge import Arrow
 from penstock.errors import Invalid, Unsupported
 from penstock.service.source import Rows
+from penstock.service.workspace import Cluster
 
 ENGINES = ("auto", "pyarrow", "duckdb", "spark")
 
@@ -19,9 +20,9 @@ class Tools:
     """What engines are made with."""
 
     scratch: str  # a folder that exists, near the target: workers of a cluster see it as well
+    cluster: Cluster = field(default_factory=Cluster)
     spark: Any = None  # a session of the caller's own
-    master: str = "local[*]"
-    conf: Mapping[str, str] = field(default_factory=dict)
+    watch: Any = None  # hears how far Spark is; may raise to stop it
 
 
 def named(name: str, tools: Tools) -> Engine:
@@ -35,7 +36,8 @@ def named(name: str, tools: Tools) -> Engine:
         case "spark":
             from penstock.engines.spark.merge import Spark
 
-            return Spark(tools.scratch, spark=tools.spark, master=tools.master, conf=tools.conf)
+            cluster = tools.cluster
+            return Spark(tools.scratch, tools.spark, cluster.master, cluster.conf, tools.watch)
     raise Invalid("unknown_engine", f"{name!r} is no engine; there are {', '.join(ENGINES)}")
 
 
@@ -52,6 +54,14 @@ def chosen(name: str, plan: Plan, stored: pa.Schema, rows: Rows, tools: Tools) -
     if why := _refusal(engine, plan, stored):
         raise Unsupported("type_not_for_engine", f"{why}; use engine 'pyarrow', which keeps every type", engine=name)
     return engine
+
+
+def stop_spark() -> None:
+    """End the session of Spark that this process has started, if it has."""
+    if "penstock.engines.spark.session" in sys.modules:
+        from penstock.engines.spark.session import stop
+
+        stop()
 
 
 def _fastest(plan: Plan, stored: pa.Schema, rows: Rows, tools: Tools) -> Engine:

@@ -2,22 +2,16 @@
 
 Two merges that bring the same new key never make two rows of it. Whoever commits second looks at the files that came
 in between: if none holds a key of its source, the merge is as true of the newer version; otherwise it is done again.
-The last try holds the dataset, so that steady small writes cannot keep overtaking it.
 """
 
-import threading
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
 import pyarrow as pa
 import pyarrow.types as pt
 
-from penstock.catalog import commit as commits
 from penstock.catalog import history
 from penstock.core import merge as meaning
 from penstock.core.caller import Caller
@@ -28,18 +22,15 @@ from penstock.core.merge import BATCH_ROWS, Layout, Merged, Plan, Progress, Rest
 from penstock.core.names import CARRIED
 from penstock.core.schema import canonical, conform
 from penstock.core.stats import Bounds
-from penstock.errors import Conflict, Unsupported
+from penstock.errors import Unsupported
 from penstock.service import engines
 from penstock.service.engines import Tools
+from penstock.service.landing import Attempt, land
 from penstock.service.source import Rows, checked
 from penstock.service.working import Working
 from penstock.service.workspace import Workspace
 from penstock.service.write import Stage, writable
 from penstock.storage.spool import spool
-
-_TRIES = 4
-_WAIT = 120.0  # seconds, for a dataset that another merge holds
-_HOLD = timedelta(seconds=60)  # a hold that is not renewed ends by itself
 
 _ROW_ID = pa.field(CARRIED, pa.int64(), nullable=False)
 
@@ -55,6 +46,7 @@ class Asked:
     engine: str = "auto"
     batch_rows: int = BATCH_ROWS
     spark: Any = field(default=None, compare=False, repr=False)
+    watch: Any = field(default=None, compare=False, repr=False)  # hears how far Spark is; may raise to stop it
 
     @property
     def meaning(self) -> tuple[Any, ...]:
@@ -89,21 +81,15 @@ def merge(
     with Stage(ws, caller, key=key) as stage, Merging(ws, caller, stage, rows, asked, progress) as merging:
         if before := stage.replayed(merging.request(Working(ws, caller, target))):
             return merging.told(before)
-        for tries_left in reversed(range(_TRIES)):
-            with _held(ws, caller, dataset, really=not tries_left) as hold:
-                change = merging.change(Working(ws, caller, writable(ws, caller, dataset)))
-                while True:
-                    try:
-                        return merging.told(stage.commit([change], hold=hold))
-                    except Conflict as refusal:
-                        if refusal.reason != "stale_version" or not tries_left:
-                            raise
-                    newest = writable(ws, caller, dataset)
-                    if not merging.as_true_of(newest, change.base):
-                        break
-                    change = replace(change, base=newest.version.number)
-                stage.discard_files()
-    raise AssertionError("unreachable")
+
+        def attempt() -> Attempt:
+            return Attempt(merging.change(Working(ws, caller, writable(ws, caller, dataset))), rebased)
+
+        def rebased(change: Change) -> Change | None:
+            newest = writable(ws, caller, dataset)
+            return replace(change, base=newest.version.number) if merging.as_true_of(newest, change.base) else None
+
+        return merging.told(land(ws, caller, stage, dataset, attempt))
 
 
 def preview(
@@ -153,21 +139,21 @@ class Merging:
         work, files = self._matching(session, plan, target)
         added: tuple[NewFile, ...] = ()
         if not work.empty:
-            folder = target.base.location
-            sink = _Sink(self, folder, Layout(plan.schema, group_rows=self._ws.shape.group_rows), work)
-            outputs = session.write(work, sink)
+            folder = target.location
+            outputs = session.write(work, self._stage.sink(folder, plan.schema, self._telling(work)))
             added = self._stage.adopt(folder, [(output.path, plan.schema) for output in outputs])
         removed = tuple(files[file.path] for file in (*work.rewrite, *work.drop))
         work.assert_written(sum(file.rows for file in added))
         fresh = sum(file.rows for file in added if file.row_ids is None)
         assert not plan.row_ids or fresh == work.counts.inserted, "a row that was there has lost its id"
+        alters = plan.schema != target.schema and self._source_rows > 0
         return replace(
             self.request(target),
-            schema=plan.schema,
+            schema=plan.schema if alters else target.schema,
             added=added,
             removed=removed,
             counts=work.counts,
-            alters=plan.schema != target.schema and self._source_rows > 0,
+            alters=alters,
         )
 
     def as_true_of(self, newest: Snapshot, base: int) -> bool:
@@ -203,19 +189,16 @@ class Merging:
         )
         return replace(self.merged, stats=stats, receipt=receipt)
 
-    def beat(self, rows: int, done: int, total: int) -> None:
-        self._stage.wrote(rows)
-        self._heard("write", done, total)
+    def _telling(self, work: Work) -> Callable[[int], None]:
+        """Hears how many rows more are written, and tells how far that is."""
+        total, done = sum(file.rows for file in work.rewrite) + work.counts.inserted, 0
 
-    @property
-    def file_bytes(self) -> int:
-        return self._ws.shape.file_bytes
+        def beat(rows: int) -> None:
+            nonlocal done
+            done = min(done + rows, total)
+            self._heard("write", done, total)
 
-    def draft(self, folder: str) -> str:
-        return self._stage.draft(folder)
-
-    def scratch(self) -> str:
-        return self._stage.scratch()
+        return beat
 
     def _meet(self, target: Working) -> tuple[Session, Plan]:
         """The source in the engine's hands, with the types that the target asks for."""
@@ -224,7 +207,7 @@ class Merging:
             return self._session, plan
         if self._session is not None:
             self._session.close()
-        tools = Tools(self._stage.scratch(), self._asked.spark)
+        tools = Tools(self._stage.scratch(), self._ws.cluster, self._asked.spark, self._asked.watch)
         engine = engines.chosen(self._asked.engine, plan, plan.schema, self._rows, tools)
         self._heard("read", 0, 1)
         source: Any = self._rows.frame
@@ -294,52 +277,6 @@ class Merging:
             bounds=_bounds(file, plan.keys),
             first_row_id=file.first_row_id,
         )
-
-
-class _Sink:
-    """Where an engine puts new files of a dataset."""
-
-    def __init__(self, merging: Merging, folder: str, layout: Layout, work: Work) -> None:
-        self.layout, self.file_bytes = layout, merging.file_bytes
-        self._merging, self._folder = merging, folder
-        self._done, self._total = 0, sum(file.rows for file in work.rewrite) + work.counts.inserted
-
-    def path(self) -> str:
-        return self._merging.draft(self._folder)
-
-    def folder(self) -> str:
-        return f"{self._merging.scratch()}/{uuid4().hex}"
-
-    def beat(self, rows: int) -> None:
-        self._done = min(self._done + rows, self._total)
-        self._merging.beat(rows, self._done, self._total)
-
-
-@contextmanager
-def _held(ws: Workspace, caller: Caller, dataset: UUID, *, really: bool) -> Iterator[UUID | None]:
-    """Nobody else commits to the dataset meanwhile. A thread renews the hold for as long as the work takes."""
-    if not really:
-        yield None
-        return
-    holder, over = uuid4(), threading.Event()
-    deadline = time.monotonic() + _WAIT
-    while not commits.hold(ws.db, caller, dataset, holder, _HOLD):
-        if time.monotonic() > deadline:
-            raise Conflict("dataset_held", "another merge holds the dataset; try again later", dataset=str(dataset))
-        time.sleep(0.05)
-
-    def renew() -> None:
-        while not over.wait(_HOLD.total_seconds() / 4):
-            commits.hold(ws.db, caller, dataset, holder, _HOLD)
-
-    renewing = threading.Thread(target=renew, daemon=True)
-    renewing.start()
-    try:
-        yield holder
-    finally:
-        over.set()
-        renewing.join()
-        commits.release(ws.db, caller, dataset, holder)
 
 
 def _kept(schema: pa.Schema) -> pa.Schema:

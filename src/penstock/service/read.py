@@ -99,7 +99,7 @@ def versions(
 
 def files(ws: Workspace, caller: Caller, snapshot: Snapshot, where: str | None = None) -> list[DataFile]:
     """The files that a read would open."""
-    return _files(ws, caller, snapshot, _bound(where, snapshot))
+    return holding(ws, caller, snapshot, _bound(where, snapshot))
 
 
 def rows(
@@ -126,7 +126,7 @@ def rows(
     wanted = _bound(where, snapshot)
     return scan(
         ws.store,
-        _files(ws, caller, snapshot, wanted),
+        holding(ws, caller, snapshot, wanted),
         snapshot.schema,
         columns=columns,
         where=None if wanted is None else expression(wanted, snapshot.schema),
@@ -140,7 +140,8 @@ def _bound(where: str | None, snapshot: Snapshot) -> selector.Node | None:
     return None if where is None else selector.bind(selector.parse(where), snapshot.schema)
 
 
-def _files(ws: Workspace, caller: Caller, snapshot: Snapshot, wanted: selector.Node | None) -> list[DataFile]:
+def holding(ws: Workspace, caller: Caller, snapshot: Snapshot, wanted: selector.Node | None) -> list[DataFile]:
+    """The files that may hold wanted rows."""
     caller.require(Role.VIEWER)
     intervals = {} if wanted is None else selector.bounds(wanted)
     bounds = {column: (_plain(interval.low), _plain(interval.high)) for column, interval in intervals.items()}

@@ -48,10 +48,11 @@ class Expected:
     version: int | None  # None: any, as long as there is one
     condition: bool = False
 
-    def check(self, entry: Entry) -> None:
-        if self.version not in (None, entry.version):
-            refusal = schemas.was_changed(entry)
-            raise Conflict("precondition_failed", refusal.message, **refusal.context) if self.condition else refusal
+    def check(self, version: int, was_changed: Conflict) -> None:
+        """Refuse what was made for another version than this one, which `was_changed` tells about."""
+        if self.version not in (None, version):
+            told = was_changed
+            raise Conflict("precondition_failed", told.message, **told.context) if self.condition else told
 
 
 def create(ws: Workspace, caller: Caller, payload: Any) -> Entry:
@@ -86,7 +87,7 @@ def replace_with(
     _assert_editor(caller, force=force)
     entity = registry.entity(payload)
     return _changed(
-        ws, caller, key, _meant(expected, entity), lambda entry: registry.revised(entry, entity), force=force
+        ws, caller, key, meant_for(expected, entity), lambda entry: registry.revised(entry, entity), force=force
     )
 
 
@@ -105,7 +106,7 @@ def patch(
     if not by_operations:
         changes = registry.entity(changes)
         registry.assert_patchable(changes)
-    meant = _meant(expected, _tested(changes) if by_operations else changes)
+    meant = meant_for(expected, _tested(changes) if by_operations else changes)
 
     def draft(entry: Entry) -> Draft:
         now = entry.as_json()
@@ -131,13 +132,13 @@ def move(ws: Workspace, caller: Caller, key: str, payload: Any, expected: Expect
     reason = payload.get("reason")
     if reason is not None:
         reason = registry.text(reason, "reason", 10_000)
-    meant = _meant(expected, payload)
+    meant = meant_for(expected, payload)
     with ws.db.write(caller) as tx:
         before = _held(tx, key)
         transition = lifecycle.transition(before.draft.state, to)
         caller.require(transition.role)
         for each in meant:
-            each.check(before)
+            each.check(before.version, schemas.was_changed(before))
         return _moved(tx, before, to, transition.verb, reason)
 
 
@@ -146,7 +147,7 @@ def delete(ws: Workspace, caller: Caller, key: str, expected: Expected | None) -
     with ws.db.write(caller) as tx:
         entry = _held(tx, key)
         if expected:
-            expected.check(entry)
+            expected.check(entry.version, schemas.was_changed(entry))
         schemas.remove(tx, entry.id)
         tx.audit("schema.delete", {"schema_id": entry.id, "version": entry.version})
 
@@ -251,7 +252,7 @@ def _changed(
     with ws.db.write(caller) as tx:
         before = _held(tx, key)
         for each in meant:
-            each.check(before)
+            each.check(before.version, schemas.was_changed(before))
         after = draft(before)
         members = registry.changed(before.draft, after)
         lifecycle.assert_editable(before.draft.state, members)
@@ -349,7 +350,7 @@ def _built_in(key: str) -> Entry | None:
     return next((entry for entry in TYPES if name.lower() == str(entry.id) or name == entry.gts_id), None)
 
 
-def _meant(condition: Expected | None, payload: Mapping[str, Any]) -> list[Expected]:
+def meant_for(condition: Expected | None, payload: Mapping[str, Any]) -> list[Expected]:
     """The version that a change is made for, as a condition and as the payload has it. What is sent must be right."""
     number = payload.get("version")
     if number is None:

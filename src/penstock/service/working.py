@@ -14,11 +14,11 @@ from penstock.service.workspace import Workspace
 class Working:
     """Several changes on their way to become one."""
 
-    def __init__(self, ws: Workspace, caller: Caller, base: Snapshot, *, row_ids: bool | None = None) -> None:
-        """`row_ids`: are rows known by number? As in the dataset, unless the result goes elsewhere."""
+    def __init__(self, ws: Workspace, caller: Caller, base: Snapshot, *, location: str | None = None) -> None:
+        """`location`: where the result goes, if it becomes another dataset. Rows get new ids there, so none are kept."""
         self._ws, self._caller = ws, caller
         self.base, self.schema, self.rows = base, base.schema, base.version.rows
-        self.row_ids = base.row_ids if row_ids is None else row_ids
+        self.location, self.row_ids = location or base.location, base.row_ids and location is None
         self._staged: dict[str, NewFile] = {}
         self._replaced: dict[str, DataFile] = {}
         self._changes: list[Change] = []

@@ -3,6 +3,7 @@
 import os
 import socket
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -27,12 +28,21 @@ class Limits:
     row_bytes: int = 64 << 20  # the average row of a batch
 
 
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Where Spark runs, for those who bring no session of their own."""
+
+    master: str = "local[*]"
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+
 @dataclass
 class Workspace:
     db: Database
     store: Store
     shape: Shape = field(default_factory=Shape)
     limits: Limits = field(default_factory=Limits)
+    cluster: Cluster = field(default_factory=Cluster)
     writers: "Writers" = field(init=False)
 
     def __post_init__(self) -> None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from uuid import UUID, uuid4
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from penstock.core.caller import Caller, Role
 from penstock.core.change import AUTOMATIC, Change, Counts, Creation, DataFile, NewFile, Receipt, fingerprint
 from penstock.core.dataset import Snapshot
 from penstock.core.digest import Digest
+from penstock.core.merge import Layout
 from penstock.core.names import DatasetName
 from penstock.core.schema import canonical, check_fits, to_fields
 from penstock.errors import Conflict, Invalid, PenstockError, Undecided, Unsupported
@@ -176,6 +178,23 @@ class Stage:
             faults.at("stage.synced")
         return added
 
+    def sink(self, folder: str, schema: pa.Schema, beat: Callable[[int], None]) -> "Sink":
+        """Where an engine puts new files of a dataset."""
+        return Sink(self, folder, Layout(schema, group_rows=self._ws.shape.group_rows), self._ws.shape.file_bytes, beat)
+
+    def link(self, folder: str, files: Iterable[DataFile]) -> tuple[NewFile, ...]:
+        """Files of another dataset as files of this one: their bytes are there once, their rows get ids of their own."""
+        added = []
+        for file in files:
+            path = f"{folder}/{datafiles.name(self._lease)}"
+            self._ws.store.link(file.path, path)
+            added.append(NewFile(path, file.rows, file.bytes, file.checksum, file.stats))
+            self._files.append(added[-1])
+        if added:
+            self._ws.store.sync(folder)
+            faults.at("stage.synced")
+        return tuple(added)
+
     def scratch(self) -> str:
         """A folder for what an engine needs on the way."""
         if self._scratch is None:
@@ -261,6 +280,27 @@ class Stage:
         self._ws.writers.beat(self._caller, self._lease)
         if self._progress:
             self._progress(rows)
+
+
+@dataclass(slots=True)
+class Sink:
+    """Where an engine puts new files of a dataset; `Stage.adopt` makes them the dataset's."""
+
+    stage: Stage
+    place: str
+    layout: Layout
+    file_bytes: int
+    heard: Callable[[int], None]
+
+    def path(self) -> str:
+        return self.stage.draft(self.place)
+
+    def folder(self) -> str:
+        return f"{self.stage.scratch()}/{uuid4().hex}"
+
+    def beat(self, rows: int) -> None:
+        self.stage.wrote(rows)
+        self.heard(rows)
 
 
 def checked_key(key: str | None) -> str:

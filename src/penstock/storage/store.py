@@ -52,6 +52,10 @@ class Store(Protocol):
         """Take over a file that somebody else has written: durable, under its name, and known."""
         ...
 
+    def link(self, path: str, other: str) -> None:
+        """Give a file's content a second path: at no cost where the file system can, else as a copy."""
+        ...
+
     def sync(self, folder: str) -> None:
         """Make the names of the files in a folder durable."""
         ...
@@ -108,6 +112,17 @@ class LocalStore:
         if content is None:
             raise Unavailable("storage_failed", f"a file that was just written cannot be read ({path})", path=path)
         return Sealed(size, content)
+
+    def link(self, path: str, other: str) -> None:
+        located, goal = self.locate(path), self.prepare(other)
+        with _translated(path):
+            try:
+                os.link(located, goal)
+            except FileNotFoundError:
+                raise
+            except OSError:  # not every file system has links, and a file has so many at most
+                shutil.copyfile(located, goal)
+                self._sync(Path(goal))
 
     def sync(self, folder: str) -> None:
         with _translated(folder):

@@ -3,11 +3,10 @@
 import os
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial, reduce
 from itertools import count
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -21,22 +20,22 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.core.keys import Keys, comparable
-from penstock.core.merge import Layout, Match, Matched, Output, Plan, Rest, Sink, TargetFile, Work
+from penstock.core.merge import Match, Matched, Output, Plan, Rest, Sink, TargetFile, Work
 from penstock.core.names import CARRIED
 from penstock.core.reach import Reach
-from penstock.engines.spark import files, jobs
+from penstock.engines.spark import files, jobs, output
 from penstock.engines.spark.files import Columns
+from penstock.engines.spark.jobs import Watch
+from penstock.engines.spark.output import Beat
 from penstock.engines.spark.session import for_merging, session
 from penstock.engines.spark.source import AT, HELD_ROWS, Source, count_null
 from penstock.engines.spark.types import is_frame, refusal, schema_of
-from penstock.errors import Unsupported
 
 __all__ = ["Spark", "SparkMerge", "is_frame", "schema_of"]
 
 _HIT = [st.StructField("file", st.StringType()), st.StructField(AT, st.LongType())]
 _HERE_ROWS = 10_000_000  # of the target: in so many, keys are looked up sooner than a job of Spark's has begun
 _SHUFFLED_BYTES = 64 << 20  # of Parquet, for one task
-_CODECS = {"zstd": "zstd", "snappy": "snappy", "gzip": "gzip", "lz4": "lz4_raw", "none": "uncompressed"}
 
 
 class Spark:
@@ -48,13 +47,15 @@ class Spark:
         spark: SparkSession | None = None,
         master: str = "local[*]",
         conf: Mapping[str, str] | None = None,
+        watch: Watch | None = None,
     ) -> None:
         """`scratch`: a folder that exists, where every worker sees it. `spark`: the caller's session, if there is one."""
         self._scratch, self._spark, self._master, self._conf = scratch, spark, master, conf
+        self._watch = watch
 
     def open(self, plan: Plan, source: "pa.Table | DataFrame") -> "SparkMerge":
         spark = source.sparkSession if is_frame(source) else self._spark or session(self._master, self._conf)
-        return SparkMerge(for_merging(spark), plan, source, f"{self._scratch}/{uuid4().hex}")
+        return SparkMerge(for_merging(spark), plan, source, f"{self._scratch}/{uuid4().hex}", self._watch)
 
     def refuses(self, schema: pa.Schema) -> str | None:
         return refusal(schema)
@@ -63,13 +64,16 @@ class Spark:
 class SparkMerge:
     reach: Reach
 
-    def __init__(self, spark: SparkSession, plan: Plan, source: "pa.Table | DataFrame", folder: str) -> None:
+    def __init__(
+        self, spark: SparkSession, plan: Plan, source: "pa.Table | DataFrame", folder: str, watch: Watch | None
+    ) -> None:
         self._spark, self._plan, self._columns, self._folder = spark, plan, Columns(plan), folder
+        self._watch = watch
         self._hits: str | None = None  # where the last match is: a file, and the source's row that it holds
         self._new, self._once = 0, False  # how many source rows hit nothing; and does none hit two rows?
         os.mkdir(folder)
         try:
-            self._source: Source = self._run(lambda: Source(spark, plan, source, folder))
+            self._source: Source = self._run("read the source", lambda: Source(spark, plan, source, folder))
         except BaseException:
             self.close()
             raise
@@ -83,7 +87,9 @@ class SparkMerge:
         stored = [name for name in self._plan.keys if name not in self._plan.partitions]
         if files and stored:
             columns = self._columns.of("t", stored)
-            told = self._run(lambda: self._target(files, stored).select(*map(count_null, columns)).first())
+            told = self._run(
+                "look for NULL in keys", lambda: self._target(files, stored).select(*map(count_null, columns)).first()
+            )
             counts.update(zip(stored, told, strict=True))
         return {name: number for name, number in counts.items() if number}
 
@@ -96,7 +102,7 @@ class SparkMerge:
             found, known = self._looked_up(files, self._source.held, place)
         else:
             self._spread(files)
-            self._run(lambda: self._meeting(files).write.parquet(place))
+            self._run("match keys", lambda: self._meeting(files).write.parquet(place))
             found, known = self._counted(place)
         self._hits, self._new, self._once = place, rows - known, sum(found.values()) == known
         return Match(found, rows - known, rows)
@@ -104,7 +110,7 @@ class SparkMerge:
     def write(self, work: Work, sink: Sink) -> list[Output]:
         """Rows of several files may come to lie in one. Where rows have ids, new rows have files of their own."""
         self._spread(work.rewrite)
-        codec, codecs = _codec(sink.layout), _by_codec(work.rewrite)
+        codec, codecs = output.codec(sink.layout), _by_codec(work.rewrite)
         apart = self._plan.row_ids or bool(self._plan.partitions)
         trades = self._trades and codecs.keys() <= {codec}
         alike: dict[tuple[str, bool], list[Callable[[], DataFrame]]] = defaultdict(list)  # what one job can write
@@ -118,27 +124,23 @@ class SparkMerge:
         elif work.insert:
             alike[codec, apart].append(partial(self._brought, "left_anti"))
         parts = self._part_values(work.rewrite)
-        beat = _Beat(sink, sum(file.rows for file in work.rewrite) + work.counts.inserted, len(alike))
+        rows = sum(file.rows for file in work.rewrite) + work.counts.inserted
+        beat = Beat(sink, rows, len(alike), self._watch)
         outputs: list[Output] = []
         for (codec, new), frames in alike.items():
             folder = sink.folder()
-            options = {
-                "compression": codec,
-                "maxRecordsPerFile": max(int(sink.file_bytes / self._row_bytes(work.rewrite)), 1),
-                "parquet.block.row.count.limit": sink.layout.group_rows,
-                "mapreduce.fileoutputcommitter.marksuccessfuljobs": False,
-            }
+            options = output.options(sink.layout, codec, max(int(sink.file_bytes / self._row_bytes(work.rewrite)), 1))
             job = partial(self._put, frames, parts, folder, options, spread=new or self._moves)
-            jobs.run(self._spark.sparkContext, job, beat)
-            outputs += _written(Path(folder), parts)
-            beat.passed(sum(output.rows for output in outputs))
+            jobs.run(self._spark.sparkContext, "penstock merge: write", job, beat)
+            outputs += output.written(folder, parts)
+            beat.passed(sum(each.rows for each in outputs))
         return outputs
 
     def close(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _run(self, act: Callable[[], Any]) -> Any:
-        return jobs.run(self._spark.sparkContext, act)
+    def _run(self, purpose: str, act: Callable[[], Any]) -> Any:
+        return jobs.run(self._spark.sparkContext, f"penstock merge: {purpose}", act, self._watch)
 
     def _spread(self, some: Iterable[TargetFile]) -> None:
         """A shuffle has a task for each core, and more where they would have too much to hold."""
@@ -177,8 +179,8 @@ class SparkMerge:
             known = pc.count_distinct(table[AT]).as_py()
         else:
             hits = files.read(self._spark, _HIT, place)
-            told = self._run(lambda: [tuple(row) for row in hits.groupBy("file").count().collect()])
-            known = self._run(lambda: hits.select(AT).distinct().count())
+            told = self._run("count matches", lambda: [tuple(row) for row in hits.groupBy("file").count().collect()])
+            known = self._run("count matches", lambda: hits.select(AT).distinct().count())
         return {files.path_of(uri): number for uri, number in told}, known
 
     # Writing
@@ -214,7 +216,9 @@ class SparkMerge:
         """Every value that a partition column may get: those of the files and of the source, and NULL."""
         given = [name for name in self._plan.partitions if name in self._plan.given]
         columns = self._columns.of("s", given)
-        brought = self._run(lambda: self._source.frame.select(*columns).distinct().toArrow()) if given else None
+        brought = None
+        if given:
+            brought = self._run("find partitions", lambda: self._source.frame.select(*columns).distinct().toArrow())
         values = {}
         for name in self._plan.partitions:
             kind = self._plan.schema.field(name).type
@@ -269,26 +273,6 @@ class SparkMerge:
         return max(files.size(file.path for file in some) / rows, 1)
 
 
-class _Beat:
-    """Tells a sink how many rows there are by now, as far as it can be known."""
-
-    def __init__(self, sink: Sink, rows: int, jobs: int) -> None:
-        self._sink, self._rows, self._jobs = sink, rows, jobs
-        self._done = self._told = 0
-
-    def __call__(self, share: float) -> None:
-        self._tell(int((self._done + share) / self._jobs * self._rows))
-
-    def passed(self, rows: int) -> None:
-        """Another job is done; `rows` are written in all."""
-        self._done += 1
-        self._tell(rows)
-
-    def _tell(self, rows: int) -> None:
-        self._sink.beat(max(rows - self._told, 0))
-        self._told = max(rows, self._told)
-
-
 def _met(plan: Plan, file: TargetFile, lookup: Keys) -> Any:
     """The places of the keys that the file's rows have."""
     kinds = {name: plan.schema.field(name).type for name in plan.keys}
@@ -309,24 +293,5 @@ def _met(plan: Plan, file: TargetFile, lookup: Keys) -> Any:
 def _by_codec(some: Iterable[TargetFile]) -> dict[str, list[TargetFile]]:
     found: dict[str, list[TargetFile]] = defaultdict(list)
     for file in some:
-        found[_codec(file.layout)].append(file)
+        found[output.codec(file.layout)].append(file)
     return found
-
-
-def _codec(layout: Layout) -> str:
-    try:
-        return _CODECS[layout.codec.lower()]
-    except KeyError:
-        raise Unsupported(
-            "codec_not_for_engine",
-            f"Spark cannot write Parquet with {layout.codec}; choose one of {', '.join(_CODECS)}, or engine 'pyarrow'",
-        ) from None
-
-
-def _written(folder: Path, parts: Mapping[str, pa.Array]) -> Iterator[Output]:
-    for path in sorted(folder.rglob("*.parquet")):
-        rows = pq.read_metadata(path).num_rows
-        if rows:
-            numbers = [int(word.rpartition("=")[2]) for word in path.relative_to(folder).parts[:-1]]
-            values = {name: parts[name][n].as_py() for name, n in zip(parts, numbers, strict=True)}
-            yield Output(str(path), rows, parts=values)

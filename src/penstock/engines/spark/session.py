@@ -8,6 +8,7 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,12 @@ from pyspark.sql import SparkSession
 from penstock.errors import Unavailable, Unsupported
 
 _GIB = 1 << 30
+_OLDEST_JAVA = 17
 _starting = threading.Lock()
+_ours: SparkContext | None = None  # the one that this module has started
+
+# How Java says that it is too old. The class files of Java 1 were version 45, and every Java since added one.
+_JAVA_READS = re.compile(r"UnsupportedClassVersionError.*?class file versions up to (\d+)\.")
 
 # What a merge relies on. It holds in a session of the merge's own, whatever the caller's is set to.
 _MERGING = {
@@ -57,6 +63,16 @@ def session(master: str = "local[*]", conf: Mapping[str, str] | None = None) -> 
         return SparkSession.builder.getOrCreate()
 
 
+def stop() -> None:
+    """End the session that was started here, if there is one. The next call of `session` starts another."""
+    global _ours
+    with _starting:
+        ours, _ours = _ours, None
+        if ours is not None and ours is SparkContext._active_spark_context:
+            with suppress(Py4JError, OSError):  # its Java process may have ended before
+                SparkSession.builder.getOrCreate().stop()
+
+
 def for_merging(spark: SparkSession) -> SparkSession:
     """A session beside the given one: the same cluster, and settings of its own."""
     if not isinstance(getattr(spark, "_sc", None), SparkContext):
@@ -72,6 +88,7 @@ def for_merging(spark: SparkSession) -> SparkSession:
 
 
 def _start(master: str, conf: Mapping[str, str]) -> None:
+    global _ours
     home = tempfile.mkdtemp(prefix="penstock-spark-")
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     settings = SparkConf().setAll(list({**_settings(master, home), **conf}.items()))
@@ -79,7 +96,7 @@ def _start(master: str, conf: Mapping[str, str]) -> None:
     # A Java process that an earlier session has left is used again.
     gateway = None if SparkContext._gateway else _launched(settings, log)
     try:
-        SparkContext(conf=settings, gateway=gateway)
+        _ours = SparkContext(conf=settings, gateway=gateway)
         SparkSession.builder.getOrCreate()
     except (Py4JError, PySparkException) as cause:
         if SparkContext._active_spark_context is not None:
@@ -99,6 +116,7 @@ def _settings(master: str, home: str) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
+        "spark.scheduler.mode": "FAIR",  # among the pools of engines/spark/jobs
         "spark.python.sql.dataFrameDebugging.enabled": "false",  # it walks the stack for every column
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.warehouse.dir": f"{home}/warehouse",
@@ -121,10 +139,19 @@ def _launched(settings: SparkConf, log: Path) -> Any:
         try:
             return launch_gateway(settings, {"stdout": heard, "stderr": heard})  # type: ignore[no-untyped-call]
         except (PySparkException, OSError) as cause:
-            said = " ".join(log.read_text("utf-8", "replace").split())[:300] or cause
+            said = " ".join(log.read_text("utf-8", "replace").split())
+            if found := _JAVA_READS.search(said):
+                java = int(found[1]) - 44
+                raise Unavailable(
+                    "java_too_old",
+                    f"Java {java} was found, and Spark needs Java {_OLDEST_JAVA} or 21: install it "
+                    "(apt-get install openjdk-17-jre-headless), and name its folder in JAVA_HOME",
+                    found=java,
+                    needed=_OLDEST_JAVA,
+                ) from None
             raise Unavailable(
                 "no_java",
-                f"Spark's Java process did not start ({said}); Spark needs a full Java 17 or 21 "
+                f"Spark's Java process did not start ({said[:300] or cause}); Spark needs a full Java 17 or 21 "
                 "(apt-get install openjdk-17-jre-headless), on the PATH or named by JAVA_HOME",
             ) from None
 

@@ -1,8 +1,7 @@
 """The source of a merge, staged once as Parquet where every worker sees it, and checked."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -10,7 +9,6 @@ import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pyspark.sql.types as st
 from pyspark.errors import PySparkException
-from pyspark.logger import PySparkLogger
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -74,8 +72,7 @@ class Source:
         cast = [F.col(f"f{frame.columns.index(name)}").cast(self._columns.kind(name)) for name in self._plan.given]
         numbered = ours.select(*cast, F.monotonically_increasing_id()).toDF(*self._given, AT)
         try:
-            with _unlogged():
-                numbered.write.parquet(staged)
+            numbered.write.parquet(staged)
         except PySparkException as cause:
             if (cause.getCondition() or "").startswith(_TOO_LARGE):
                 raise Invalid("value_does_not_fit", f"a value of the source does not fit: {told(cause)}") from None
@@ -118,17 +115,6 @@ class Source:
 
 def count_null(column: str) -> Column:
     return F.expr(f"count_if({column} IS NULL)")
-
-
-@contextmanager
-def _unlogged() -> Iterator[None]:
-    """PySpark logs an error of a frame with all that Java knows of it; we raise it."""
-    logger = PySparkLogger.getLogger("DataFrameQueryContextLogger")
-    before, logger.disabled = logger.disabled, True
-    try:
-        yield
-    finally:
-        logger.disabled = before
 
 
 def _census(keys: pa.Table) -> tuple[Mapping[str, int], int]:
