@@ -75,7 +75,7 @@ ARGUMENTS = {
     "create": ["a.b", "-c", "x:int64"], "import": ["a.b", "x.csv"], "show": ["a.b"], "history": ["a.b"],
     "read": ["a.b"], "export": ["a.b", "x.csv"], "alter": ["a.b", "--add", "x:int64"], "compact": ["a.b"],
     "drop": ["a.b", "--yes"], "merge": ["x.csv", "a.b", "--key", "x"], "infer": ["a.b"], "schema create": ["x.csv"],
-    "validate": ["x", "x.csv"],
+    "schema validate": ["x", "x.csv"], "validate": ["x.csv"], "run": ["x.csv"],
 }  # fmt: skip
 
 
@@ -149,6 +149,7 @@ def test_a_token_is_all_that_is_printed(shell: Shell, monkeypatch: pytest.Monkey
     assert "king" in shell("token", "--user", "ada", "--role", "king", code=1).err
 
 
+@pytest.mark.usefixtures("spark")
 def test_the_demo_tells_its_story_and_leaves_nothing(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["penstock.cli.demo"], "ROWS", 2_000)
     monkeypatch.setenv("PENSTOCK_DATABASE_URL", "postgresql://nobody@nowhere.invalid/not-for-a-demo")
@@ -156,13 +157,18 @@ def test_the_demo_tells_its_story_and_leaves_nothing(shell: Shell, monkeypatch: 
     monkeypatch.setattr("tempfile.tempdir", None)
     before = sorted(shell.folder.iterdir())
     told = shell("demo", "--json")
-    assert {d["name"] for d in told.json["datasets"]} == {"finance.transactions", "finance.budget"}
+    names = ("accruals", "actuals", "budgets", "report", "revisions")
+    assert [d["name"] for d in told.json["datasets"]] == [f"finance.{name}" for name in names]
+    assert [r["operation"] for r in told.json["results"]] == ["append", "append", "append", "merge"]
+    assert told.json["results"][2]["result"]["aggregated"]
     assert sorted(shell.folder.iterdir()) == before
     monkeypatch.delenv("PENSTOCK_DATABASE_URL")
     answer = shell("demo", "--keep", "kept")
     assert b"Conflict:" in answer.out
-    assert len(shell("dataset", "list", "-w", "kept/lake", "--json").json) == 2
+    assert b"% used" in answer.out
+    assert len(shell("dataset", "list", "-w", "kept/lake", "--json").json) == len(names)
     assert b"PENSTOCK_WORKSPACE=kept/lake" in answer.out
+    assert "can run" in shell("validate", "kept/pipeline.json", "-w", "kept/lake").err
     assert "is there already" in shell("demo", "--keep", "kept", code=2).err
 
 

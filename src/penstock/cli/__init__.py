@@ -11,6 +11,7 @@ from penstock.cli.dataset import dataset
 from penstock.cli.demo import demo
 from penstock.cli.frame import Group
 from penstock.cli.merge import merge
+from penstock.cli.pipeline import run, runs, validate
 from penstock.cli.schema import schema
 from penstock.cli.serve import serve
 from penstock.cli.workspace import doctor, init, migrate, sweep, token
@@ -31,7 +32,7 @@ def cli() -> None:
     """
 
 
-for command in (init, serve, dataset, merge, schema, sweep, migrate, doctor, token, demo):
+for command in (init, serve, dataset, merge, validate, run, runs, schema, sweep, migrate, doctor, token, demo):
     cli.add_command(command)
 
 

@@ -1,7 +1,5 @@
 """Commands for the registry: infer, create, list, show, validate, archive."""
 
-import json
-import sys
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -10,7 +8,7 @@ import click
 
 from penstock.cli.dataset import NUMBER, File
 from penstock.cli.frame import Frame, Group, printable, shared
-from penstock.errors import Invalid
+from penstock.cli.given import content
 
 
 @click.group(cls=Group)
@@ -134,9 +132,6 @@ def archive(frame: Frame, tenant: UUID | None) -> None:
 
 
 def _json(file: Path) -> Any:
-    try:
-        return json.loads(sys.stdin.read() if str(file) == "-" else file.read_text("utf-8"))
-    except OSError as cause:
-        raise Invalid("cannot_read", f"{file} cannot be read: {cause.strerror}") from None
-    except (ValueError, RecursionError) as cause:
-        raise Invalid("bad_json", f"{file} is no JSON: {cause}") from None
+    from penstock.core import text
+
+    return text.from_json(content(file), str(file))

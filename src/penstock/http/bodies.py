@@ -1,8 +1,6 @@
 """What a request brings: JSON that is read strictly, or rows that are set aside in a file until they are written."""
 
-import json
 import tempfile
-from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import Annotated, Any, BinaryIO
 import anyio.to_thread
 from fastapi import Depends, Request
 
+from penstock.core import text
 from penstock.core.caller import Caller, Role
 from penstock.errors import Invalid
 from penstock.http import media
@@ -29,21 +28,19 @@ async def content(request: Request, _who: Who) -> bytes:
     return await request.body()
 
 
+async def nothing(request: Request, who: Who) -> None:
+    """A body that says nothing: none at all, or {}."""
+    kind = request.headers.get("content-type")
+    if not media.is_json(kind):
+        async for piece in request.stream():
+            if piece:
+                media.assert_sent(kind, (media.JSON,))
+    elif (body := await content(request, who)) and parsed(body) != {}:
+        raise Invalid("bad_payload", "there is nothing to say here: send no body, or {}")
+
+
 def parsed(body: bytes) -> Any:
-    """JSON as the RFC has it: UTF-8, no NaN, no member twice."""
-    try:
-        return json.loads(body.decode("utf-8"), object_pairs_hook=_object, parse_constant=_refuse)
-    except UnicodeDecodeError as cause:
-        raise Invalid("bad_json", "the body is not UTF-8", position=cause.start) from None
-    except json.JSONDecodeError as cause:
-        where = f"line {cause.lineno}, column {cause.colno}"
-        raise Invalid("bad_json", f"the body is not JSON: {cause.msg} at {where}", position=cause.pos) from None
-    except RecursionError:
-        raise Invalid("bad_json", "the body is nested too deeply") from None
-    except _Refused as cause:
-        raise Invalid("bad_json", f"the body is not JSON: {cause}") from None
-    except ValueError:
-        raise Invalid("bad_json", "the body has a number with too many digits") from None
+    return text.from_json(body, "the body")
 
 
 def parsed_object(body: bytes) -> dict[str, Any]:
@@ -90,19 +87,3 @@ async def _save(request: Request, file: BinaryIO) -> None:
             await anyio.to_thread.run_sync(file.write, bytes(held))
             held.clear()
     await anyio.to_thread.run_sync(file.write, bytes(held))
-
-
-class _Refused(Exception):
-    pass
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        counts = Counter(name for name, _ in pairs)
-        raise _Refused(f"member {counts.most_common(1)[0][0][:80]!r} is there twice")
-    return found
-
-
-def _refuse(word: str) -> Any:
-    raise _Refused(f"{word} is no number")
