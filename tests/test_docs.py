@@ -1,6 +1,7 @@
 """The documentation is true: what it shows runs, and what it lists is all there is."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+import spark
 from conftest import not_tested
 from penstock import errors
 from tools import docs
@@ -79,7 +81,8 @@ def test_the_python_of_the_page_on_merge_runs_as_written(tmp_path: Path, monkeyp
 def test_the_page_on_rest_runs_as_written(tmp_path: Path) -> None:
     if not shutil.which("curl"):
         not_tested("the commands of docs/rest.md did not run", "curl is not installed (apt-get install curl)")
-    env = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "HOME": str(tmp_path)}
+    _needs_java()
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(tmp_path)}
     serve = ["penstock", "serve", "--dev", "--workspace", "lake", "--http-port", "0", "--json"]
     with subprocess.Popen(serve, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
         assert server.stdout
@@ -94,6 +97,28 @@ def test_the_page_on_rest_runs_as_written(tmp_path: Path) -> None:
     assert "Type mismatch for field total" in run.stdout
     assert '"state": "DEPRECATED"' in run.stdout
     assert pq.read_table(tmp_path / "sales.parquet").num_rows == 4
+    assert json.loads((tmp_path / "run.json").read_text())["state"] == "succeeded"
+
+
+def test_the_page_on_pipelines_runs_as_written(tmp_path: Path) -> None:
+    _needs_java()
+    session = next(block for block in blocks("docs/pipelines.md", "sh") if "penstock init" in block)
+    run = subprocess.run(
+        ["sh", "-e", "-c", session],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stderr
+    assert '"rows_appended": 2' in run.stdout
+    assert "finance.ledger is at version 2" in run.stdout
+    assert "9,4100,90" in run.stdout
+
+
+def _needs_java() -> None:
+    if spark.java() is None:
+        not_tested("commands of the documentation did not run", "Java is not installed")
 
 
 def test_every_route_is_told_of() -> None:

@@ -13,7 +13,7 @@ from penstock.core.pipeline import Stored, read
 from penstock.errors import Conflict, Forbidden, Invalid, NotFound, PenstockError
 from penstock.lake import Lake
 from penstock.service import pipelines
-from penstock.service.schemas import Expected
+from penstock.service.expected import Expected
 
 SOURCE = {"dataset_id": "a1b2c3d4-e5f6-7890-abcd-ef1234567890"}
 APPEND = {"type": "append", "parameters": {"source": SOURCE}}

@@ -9,7 +9,7 @@ from penstock.catalog.search import Page
 from penstock.core.caller import Caller, Role
 from penstock.core.odata import Options
 from penstock.core.pipeline import Stored, sent
-from penstock.service.schemas import Expected, meant_for
+from penstock.service.expected import Expected, meant_for
 from penstock.service.workspace import Workspace
 
 FIELDS = pipelines.FIELDS  # that can be searched

@@ -1,6 +1,6 @@
 """The registry: schemas of what queries return, from their first draft to the archive."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -19,6 +19,7 @@ from penstock.core.odata.tree import walk
 from penstock.core.patch import merged, patched
 from penstock.core.registry import Draft, Entry, Revision
 from penstock.errors import Conflict, Invalid, NotFound, Unsupported
+from penstock.service.expected import Expected, meant_for
 from penstock.service.workspace import Workspace
 
 FIELDS = schemas.FIELDS  # that can be searched
@@ -39,20 +40,6 @@ TYPES = (
         _NOBODY,
     ),
 )  # the types of which entries can be made: they belong to everybody, and nobody changes them
-
-
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """Which version a change was made for. One that came as a condition of the request is refused as such."""
-
-    version: int | None  # None: any, as long as there is one
-    condition: bool = False
-
-    def check(self, version: int, was_changed: Conflict) -> None:
-        """Refuse what was made for another version than this one, which `was_changed` tells about."""
-        if self.version not in (None, version):
-            told = was_changed
-            raise Conflict("precondition_failed", told.message, **told.context) if self.condition else told
 
 
 def create(ws: Workspace, caller: Caller, payload: Any) -> Entry:
@@ -127,7 +114,7 @@ def move(ws: Workspace, caller: Caller, key: str, payload: Any, expected: Expect
         raise Invalid(
             "bad_state",
             f"to must be one of {', '.join(State)}",
-            errors=[_pointed("/to", f"send one of {', '.join(State)}")],
+            errors=[{"pointer": "/to", "message": f"send one of {', '.join(State)}"}],
         )
     reason = payload.get("reason")
     if reason is not None:
@@ -350,37 +337,9 @@ def _built_in(key: str) -> Entry | None:
     return next((entry for entry in TYPES if name.lower() == str(entry.id) or name == entry.gts_id), None)
 
 
-def meant_for(condition: Expected | None, payload: Mapping[str, Any]) -> list[Expected]:
-    """The version that a change is made for, as a condition and as the payload has it. What is sent must be right."""
-    number = payload.get("version")
-    if number is None:
-        if condition is None:
-            raise _no_version()
-        return [condition]
-    if type(number) is not int or number < 1:
-        raise Invalid(
-            "bad_version",
-            "version must be a whole number from 1 on",
-            errors=[_pointed("/version", "send the version that you have read")],
-        )
-    return [*([condition] if condition else []), Expected(number)]
-
-
 def _tested(operations: Any) -> dict[str, Any]:
     """The version that the operations test for."""
     tests = [each for each in operations if isinstance(each, dict)] if isinstance(operations, list) else []
     return next(
         ({"version": e.get("value")} for e in tests if (e.get("op"), e.get("path")) == ("test", "/version")), {}
     )
-
-
-def _no_version() -> Invalid:
-    return Invalid(
-        "no_version",
-        "say which version the change is made for: as `version` in the body, or in an If-Match header",
-        errors=[_pointed("/version", "version is required")],
-    )
-
-
-def _pointed(pointer: str, message: str) -> dict[str, str]:
-    return {"pointer": pointer, "message": message}
