@@ -247,7 +247,8 @@ class _Running:
     def _told(self, ready: Ready, place: int, working: Working) -> Iterator["_Told"]:
         """One operation: how far it is, what it came to, and what was wrong, in its own words."""
         operation, begun, before = ready.steps[place].operation, time.monotonic(), working.rows
-        told = _Told(self._hear, Progress(place, len(ready.steps), operation.order, operation.type))
+        progress = Progress(place, len(ready.steps), operation.order, operation.type)
+        told = _Told(self._hear, progress, lambda: self._stage.wrote(0))
         told.say()
         try:
             yield told
@@ -261,8 +262,8 @@ class _Running:
 class _Told:
     """Turns what engines say on their way into the progress of a run."""
 
-    def __init__(self, hear: Hear, progress: Progress) -> None:
-        self._hear, self._progress = hear, progress
+    def __init__(self, hear: Hear, progress: Progress, alive: Callable[[], None]) -> None:
+        self._hear, self._progress, self._alive = hear, progress, alive
         self.counts = Counts()
 
     def say(self, **facts: Any) -> None:
@@ -270,6 +271,7 @@ class _Told:
         self._hear(self._progress)
 
     def watch(self, stages: Any) -> None:
+        self._alive()
         self.say(
             stages=stages.stages,
             stages_done=stages.stages_done,

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -137,22 +138,15 @@ class Runner:
         _bury(self._ws, caller)
         with self._change:
             self._assert_room(caller)
-            with self._ws.db.write(caller) as tx:
-                new = Run(
-                    uuid4(),
-                    pipeline_id,
-                    pipeline.name,
-                    definition,
-                    State.QUEUED,
-                    tx.now,
-                    caller.user,
-                    caller.name,
-                    given,
-                )
-                run = runs.insert(tx, new, role=caller.role, holder=self._holder, request=request)
-            if run.id != new.id:
-                return self._known(caller, run, pipeline)
-            ticket = Ticket(caller, run, pipeline, hear)
+        with self._ws.db.write(caller) as tx:
+            new = Run(
+                uuid4(), pipeline_id, pipeline.name, definition, State.QUEUED, tx.now, caller.user, caller.name, given
+            )
+            run = runs.insert(tx, new, role=caller.role, holder=self._holder, request=request)
+        if run.id != new.id:
+            return self._known(caller, run, pipeline)
+        ticket = Ticket(caller, run, pipeline, hear)
+        with self._change:
             self._tickets[run.id] = ticket
             self._waiting.setdefault(caller.tenant, deque()).append(ticket)
             self._staff()
@@ -301,12 +295,12 @@ def _carry_out(ws: Workspace, ticket: Ticket, holder: str) -> None:
         ticket.hear(progress)
         if time.monotonic() - shown > _SHOWN:
             shown = time.monotonic()
-            with ws.db.write(ticket.caller) as tx:
+            with suppress(PenstockError), ws.db.write(ticket.caller) as tx:  # what is only shown must not end a run
                 runs.show_progress(tx, ticket.run.id, progress, results, reads)
 
     def noted(ready: Ready, so_far: tuple[dict[str, Any], ...]) -> None:
         nonlocal results, reads
-        if not reads:
+        if len(so_far) == 1:
             with ws.db.read(ticket.caller) as tx:
                 reads = ready.reads(tx, {})
         results = so_far
@@ -327,7 +321,9 @@ def _carry_out(ws: Workspace, ticket: Ticket, holder: str) -> None:
         ticket.error = _bug()
     told = envelope(ticket.error)
     with ws.db.write(ticket.caller) as tx:
-        runs.finish(tx, ticket.run.id, Outcome(_ended_as(ticket.error), reads, (*results, told), told))
+        ended = runs.finish(tx, ticket.run.id, Outcome(_ended_as(ticket.error), reads, (*results, told), told))
+        if not ended and runs.find(tx, ticket.run.id).state is State.SUCCEEDED:
+            ticket.error = None  # the answer to its commit was lost, and the record knows
 
 
 _CANCELLED = "run_cancelled"

@@ -164,4 +164,5 @@ def told(cause: BaseException) -> str:
     )
     lines = (message or type(cause).__name__).strip().splitlines()
     line = lines[-1] if "Traceback" in lines[0] else lines[0]  # Python says last what went wrong, Java first
-    return re.sub(r"^\[[A-Z0-9_.]+\]\s*", "", line).partition(" If necessary")[0][:300]
+    line = re.sub(r"^\[[A-Z0-9_.]+\]\s*", "", line).partition(" If necessary")[0]
+    return re.sub(r"(file:)?/[^\s'\"]*/[^\s'\"]*", "…", line)[:300]  # where files are is nobody's business
