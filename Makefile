@@ -38,6 +38,7 @@ bench: $(BENCH)    ## measure, beside others, in one run
 	@$(BIN)/python bench/scan.py
 	@$(BIN)/python bench/merge.py
 	@$(BIN)/python bench/merge_spark.py
+	@$(BIN)/python bench/pipeline.py
 	@$(BIN)/python bench/registry.py
 
 docs: $(READY)     ## write the generated pages

@@ -52,6 +52,8 @@ def serve(
     from penstock.http.app import application
     from penstock.http.edge import Edge, HttpLimits
     from penstock.http.server import Server, Tls
+    from penstock.service.engines import stop_spark
+    from penstock.service.runs import Bounds, Runner
     from penstock.service.tokens import Tokens
 
     if dev and not _is_loopback(host):
@@ -69,6 +71,8 @@ def serve(
         )
     tokens = Tokens(*keys, settings.jwt_issuer, settings.jwt_audience) if any(keys) else None
     with lake.open(settings=settings, create=dev) as opened:
+        waiting = settings.runs_waiting
+        runner = Runner(opened.workspace, Bounds(settings.runs_at_once, waiting, of_one=max(1, waiting // 4)))
         edge = Edge(
             opened.workspace,
             tokens,
@@ -81,6 +85,7 @@ def serve(
             ),
             archive_after_days=settings.archive_after_days,
             tenants={opened.caller.tenant},
+            runner=runner,
         )
         server = Server(
             application(edge), host, http_port, edge.limits, Tls(tls_cert, tls_key) if tls_cert and tls_key else None
@@ -92,7 +97,11 @@ def serve(
             )
         archived: dict[UUID, datetime] = {}
         server.every(_LOOK, lambda: _archive(edge, archived))
-        server.run(lambda address: _tell(frame, address))
+        try:
+            server.run(lambda address: _tell(frame, address))
+        finally:
+            runner.close(server.patience())
+            stop_spark()
 
 
 def _archive(edge: "Edge", archived: "dict[UUID, datetime]") -> None:

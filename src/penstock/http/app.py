@@ -2,7 +2,7 @@
 
 from fastapi import FastAPI
 
-from penstock.http import datasets, documents, errors, gts, health
+from penstock.http import datasets, documents, errors, gts, health, operations, pipelines, runs
 from penstock.http.edge import Edge
 from penstock.http.manners import Bounded, Observed
 from penstock.http.metrics import Metrics
@@ -10,6 +10,9 @@ from penstock.http.metrics import Metrics
 ROUTERS = (
     gts.router,
     datasets.router,
+    operations.router,
+    pipelines.router,
+    runs.router,
     health.router,
     documents.router,
 )
@@ -21,7 +24,7 @@ def application(edge: Edge) -> FastAPI:
     for router in ROUTERS:
         app.include_router(router)
     app.state.edge = edge
-    app.state.metrics = Metrics()
+    app.state.metrics = Metrics(edge.runner)
     app.state.routes = [route for router in ROUTERS for route in router.routes]
     errors.install(app)
     documents.install(app)

@@ -1,8 +1,9 @@
-"""What the query of a request asks for."""
+"""What the address of a request asks for."""
 
 import re
 from typing import Any, overload
 from urllib.parse import quote, urlencode
+from uuid import UUID
 
 from fastapi import Request
 
@@ -10,6 +11,7 @@ from penstock.errors import Invalid
 
 _COLUMN = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^,`]+?))\s*(?:,|\Z)")
 _FLAGS = {"true": True, "false": False}
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")  # one spelling: not all that UUID() reads
 
 
 def parameters(request: Request, *names: str) -> dict[str, str]:
@@ -42,6 +44,11 @@ def flag(asked: dict[str, str], name: str) -> bool:
     if asked[name] not in _FLAGS:
         raise Invalid("bad_parameter", f"{name} is true or false", parameter=name)
     return _FLAGS[asked[name]]
+
+
+def uuid(text: str) -> UUID | None:
+    """The id that a part of a path is; None: it is none."""
+    return UUID(text) if _UUID.fullmatch(text) else None
 
 
 def columns(text: str) -> list[str]:

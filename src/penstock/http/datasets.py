@@ -1,7 +1,5 @@
 """Datasets over REST: list, make, look at, read, fill and drop them."""
 
-import re
-from collections.abc import Iterable
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -14,8 +12,9 @@ from penstock.core.names import DatasetName
 from penstock.core.schema import to_fields
 from penstock.errors import Invalid, NotFound
 from penstock.http import bodies, errors, media, pages, rows, samples, shapes
-from penstock.http.asked import columns, flag, next_link, number, parameters
+from penstock.http.asked import columns, flag, next_link, number, parameters, uuid
 from penstock.http.bodies import Upload, Who
+from penstock.http.conditions import has
 from penstock.http.creations import creation
 from penstock.http.documents import answers, header, query, unchanged
 from penstock.http.documents import sent as sent_as
@@ -29,8 +28,6 @@ ROWS, MOST_ROWS = 100, 10_000  # on a page, unless asked for, and at most
 PAGE_BYTES = 16 << 20
 PAGE_BATCH = 4 << 10  # rows read at once for a page: few are wanted
 VERSIONS, MOST_VERSIONS = 100, 1_000
-
-_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 router = APIRouter(prefix="/datasets", tags=["datasets"])
 
@@ -142,7 +139,7 @@ def show(request: Request, who: Who, dataset: Key) -> Response:
     parameters(request)
     snapshot = _found(request, who, dataset)
     tag = _etag(snapshot)
-    if _has(request.headers.get("if-none-match"), tag):
+    if has(request, tag):
         return Response(status_code=304, headers={"etag": tag})
     return _json(snapshot.facts(), headers={"etag": tag})
 
@@ -290,14 +287,14 @@ def drop(request: Request, who: Who, dataset: Key) -> Response:
 
 def _found(request: Request, who: Caller, dataset: str, version: int | None = None) -> Snapshot:
     ws = edge_of(request).workspace
-    newest = read.find(ws, who, _named(dataset))
+    newest = read.find(ws, who, named(dataset))
     return newest if version is None else read.at(ws, who, newest.dataset, version=version)
 
 
-def _named(dataset: str) -> UUID | DatasetName:
+def named(dataset: str) -> UUID | DatasetName:
     """An id, or a name. What can be neither is not there."""
-    if _UUID.fullmatch(dataset):
-        return UUID(dataset)
+    if id := uuid(dataset):
+        return id
     try:
         return DatasetName.parse(dataset)
     except Invalid:
@@ -308,11 +305,6 @@ def _named(dataset: str) -> UUID | DatasetName:
 def _etag(snapshot: Snapshot) -> str:
     """A name can be given to another dataset, so the version alone would not do."""
     return f'"{snapshot.dataset}.{snapshot.version.number}"'
-
-
-def _has(header: str | None, tag: str) -> bool:
-    tags: Iterable[str] = (each.strip().removeprefix("W/") for each in (header or "").split(","))
-    return any(each in (tag, "*") for each in tags)
 
 
 def _told(facts: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """What is served, told to programs (OpenAPI) and to people (/docs). All of it comes from this server."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from http import HTTPStatus
 from importlib import resources
@@ -9,6 +9,7 @@ from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 
 from penstock.http import errors, shapes
 
@@ -17,10 +18,13 @@ OPEN: dict[str, Any] = {"security": []}  # `openapi_extra` of a route that asks 
 DESCRIPTION = """
 Versioned, multi-tenant datasets: every write atomic, every version readable.
 
-Every error is `application/problem+json` with a `code` that never changes. Every answer carries `x-request-id`.
+Every error is `application/problem+json` with a `code` that never changes; an operation on a dataset tells its errors in
+an envelope of its own. Every answer carries `x-request-id`.
 """
 TAGS = [
-    {"name": "datasets", "description": "Make, fill, read and drop datasets."},
+    {"name": "datasets", "description": "Make, fill, read, change and drop datasets."},
+    {"name": "pipelines", "description": "Operations that run on Spark, in order, and are committed once."},
+    {"name": "runs", "description": "What became of pipelines that were run."},
     {"name": "schemas", "description": "What queries promise to return."},
     {"name": "service", "description": "Health and metrics."},
 ]
@@ -33,7 +37,8 @@ _HEADERS: dict[str, dict[str, Any]] = {
 }
 _FAILURE_HEADERS = {401: ("www-authenticate",)}
 # What is made by a POST, and the parameter of the paths below that takes its id.
-_MADE = {"/gts": "id", "/datasets": "dataset"}
+_MADE = {"/gts": "id", "/datasets": "dataset", "/pipelines": "id"}
+_EARLY = (403, 500, 503)  # may come before a route is reached, or instead of its answer
 # One example of each status: reason, sentence, facts.
 _EXAMPLES: dict[int, tuple[str, str, dict[str, Any]]] = {
     400: ("bad_json", "the body is not JSON: Expecting value at line 1, column 9", {"position": 8}),
@@ -75,6 +80,15 @@ def answers(
     return {status: good, **{code: _failure(code) for code in errors}}
 
 
+def told_as(shape: str, examples: Mapping[int, Any]) -> dict[int | str, dict[str, Any]]:
+    """Failures that a route tells in a shape of its own. What comes before the route is a problem even there."""
+    told: dict[int | str, dict[str, Any]] = {}
+    for code, example in examples.items():
+        problem = _failure(code)
+        told[code] = {**problem, "content": sent(shape, example) | (problem["content"] if code in _EARLY else {})}
+    return told
+
+
 def unchanged() -> dict[int | str, dict[str, Any]]:
     """The answer to who has it already."""
     return {304: {"description": "Unchanged.", "headers": _headers("etag")}}
@@ -106,6 +120,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
     components["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}}
     components["schemas"] = shapes.SHAPES  # and not what the framework says about its own errors
     document["security"] = [{"bearer": []}]
+    _put_back_examples(document["paths"], app.state.routes)
     for path in document["paths"].values():
         for operation in path.values():
             operation["responses"].pop("422", None)  # bad input is 400 here
@@ -115,6 +130,18 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
     for made, parameter in _MADE.items():
         document["paths"][made]["post"]["responses"]["201"]["links"] = _links(document["paths"], made, parameter)
     return document
+
+
+def _put_back_examples(paths: dict[str, Any], routes: Sequence[APIRoute]) -> None:
+    """As the routes have them: the framework drops every member that is null, and an answer has all of them."""
+    for route in routes:
+        if not route.include_in_schema:
+            continue
+        for method in route.methods or ():
+            told = paths[route.path][method.lower()]["responses"]
+            for code, response in route.responses.items():
+                if "content" in response:
+                    told[str(code)]["content"] = response["content"]
 
 
 def _links(paths: dict[str, Any], made: str, parameter: str) -> dict[str, Any]:

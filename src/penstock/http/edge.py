@@ -9,6 +9,7 @@ from fastapi import Request
 
 from penstock.core.caller import Caller
 from penstock.errors import Invalid
+from penstock.service.runs import Runner
 from penstock.service.tokens import Tokens
 from penstock.service.workspace import Workspace
 
@@ -38,12 +39,15 @@ class Edge:
     clock: Callable[[], datetime] = _now
     archive_after_days: int = 90  # a deprecated schema is archived then
     tenants: set[UUID] = field(default_factory=set)  # that this process has served
+    runner: Runner = None  # type: ignore[assignment]  # of pipelines, the caller's to close; one of its own unless given
 
     def __post_init__(self) -> None:
         if self.tokens is None and self.dev is None:
             raise Invalid(
                 "no_token_key", "an edge that nobody could enter: it needs keys for tokens, or a local caller"
             )
+        if not self.runner:
+            object.__setattr__(self, "runner", Runner(self.workspace))
 
 
 def edge_of(request: Request) -> Edge:

@@ -84,13 +84,25 @@ def status(error: PenstockError) -> int:
 
 
 def answer(error: PenstockError, path: str) -> Response:
-    code = status(error)
-    headers: dict[str, str] = {}
+    return _response(problem(error.reason, status(error), error.message, path, error.context), headers(error))
+
+
+def headers(error: PenstockError) -> dict[str, str]:
+    """What an answer says besides its body, whatever shape that has."""
+    code, said = status(error), dict[str, str]()
     if code == 401:
-        headers["www-authenticate"] = "Bearer" if error.reason == _NO_TOKEN else 'Bearer error="invalid_token"'
+        said["www-authenticate"] = "Bearer" if error.reason == _NO_TOKEN else 'Bearer error="invalid_token"'
     if error.retry and code in (409, 503):
-        headers["retry-after"] = str(RETRY_AFTER)
-    return _response(problem(error.reason, code, error.message, path, error.context), headers)
+        said["retry-after"] = str(RETRY_AFTER)
+    return said
+
+
+def heard(error: PenstockError) -> PenstockError:
+    """The error as a caller may hear it. What no caller can mend, whoever runs the server should know of."""
+    if status(error) >= 500:
+        _log.warning("%s: %s", error.reason, error.message)
+    said = _BEHIND.get(error.reason)
+    return type(error)(error.reason, said) if said else error
 
 
 def bug(request_id: str, path: str) -> Response:
@@ -101,7 +113,7 @@ def bug(request_id: str, path: str) -> Response:
 
 def problem(reason: str, code: int, detail: str, path: str, context: Mapping[str, Any]) -> dict[str, Any]:
     title = reason.replace("_", " ").capitalize()
-    facts = {name: _plain(value) for name, value in context.items() if name not in _OWN}
+    facts = {name: plain(value) for name, value in context.items() if name not in _OWN}
     return {
         "type": f"urn:penstock:error:{reason}",
         "title": title,
@@ -112,6 +124,24 @@ def problem(reason: str, code: int, detail: str, path: str, context: Mapping[str
         "error": SENTENCES.get(reason, title),
         **facts,
     }
+
+
+def plain(value: Any) -> Any:
+    """A fact as JSON can say it."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if math.isfinite(value) else str(value)
+        case Mapping():
+            return {str(key): plain(inner) for key, inner in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [plain(inner) for inner in value]
+        case datetime() | date():
+            return value.isoformat()
+        case UUID():
+            return str(value)
+    return str(value)
 
 
 def as_json(value: Any) -> bytes:
@@ -128,10 +158,7 @@ _BEHIND = {
 
 async def _ours(request: Request, error: Exception) -> Response:
     assert isinstance(error, PenstockError)
-    if status(error) >= 500:  # the caller cannot mend it, so whoever runs the server should know
-        _log.warning("%s: %s", error.reason, error.message)
-    said = _BEHIND.get(error.reason)
-    return answer(type(error)(error.reason, said) if said else error, request.url.path)
+    return answer(heard(error), request.url.path)
 
 
 async def _starlettes(request: Request, error: Exception) -> Response:
@@ -171,21 +198,3 @@ def _allowed(request: Request) -> list[str]:
 
 def _response(body: dict[str, Any], headers: dict[str, str]) -> Response:
     return Response(as_json(body), body["status"], headers, MEDIA_TYPE)
-
-
-def _plain(value: Any) -> Any:
-    """A fact as JSON can say it."""
-    match value:
-        case None | bool() | int() | str():
-            return value
-        case float():
-            return value if math.isfinite(value) else str(value)
-        case Mapping():
-            return {str(key): _plain(inner) for key, inner in value.items()}
-        case list() | tuple() | set() | frozenset():
-            return [_plain(inner) for inner in value]
-        case datetime() | date():
-            return value.isoformat()
-        case UUID():
-            return str(value)
-    return str(value)

@@ -12,12 +12,12 @@ from penstock.errors import Invalid
 from penstock.http import bodies, errors, media, pages, samples, shapes
 from penstock.http.asked import flag, number, parameters
 from penstock.http.bodies import Who, parsed, parsed_object
+from penstock.http.conditions import expected, has
 from penstock.http.documents import answers, header, query, unchanged
 from penstock.http.documents import sent as sent_as
 from penstock.http.edge import edge_of
 from penstock.service import infer as infers
 from penstock.service import schemas
-from penstock.service.schemas import Expected
 from penstock.storage.incoming import incoming
 
 VERSIONS = 100
@@ -172,8 +172,7 @@ def infer(
 )
 def show(request: Request, who: Who, id: Id) -> Response:
     entry = schemas.show(edge_of(request).workspace, who, id)
-    known = [each.strip().removeprefix("W/") for each in request.headers.get("if-none-match", "").split(",")]
-    if _etag(entry) in known or "*" in known:
+    if has(request, _etag(entry)):
         return Response(status_code=304, headers=_headers(request, entry))
     return _shown(request, entry)
 
@@ -193,7 +192,7 @@ def replace(request: Request, who: Who, id: Id, body: Body) -> Response:
     media.assert_sent(request.headers.get("content-type"), (media.JSON,))
     force = flag({"force": "false", **parameters(request, "force")}, "force")
     here = (edge_of(request).workspace, who, id)
-    return _shown(request, schemas.replace_with(*here, parsed(body), _expected(request), force=force))
+    return _shown(request, schemas.replace_with(*here, parsed(body), expected(request), force=force))
 
 
 @router.patch(
@@ -228,7 +227,7 @@ def patch(request: Request, who: Who, id: Id, body: Body) -> Response:
     kind = media.assert_sent(request.headers.get("content-type"), tuple(_PATCHES))
     force = flag({"force": "false", **parameters(request, "force")}, "force")
     here = (edge_of(request).workspace, who, id)
-    changed = schemas.patch(*here, parsed(body), _expected(request), by_operations=_PATCHES[kind], force=force)
+    changed = schemas.patch(*here, parsed(body), expected(request), by_operations=_PATCHES[kind], force=force)
     return _shown(request, changed)
 
 
@@ -240,7 +239,7 @@ def patch(request: Request, who: Who, id: Id, body: Body) -> Response:
     openapi_extra={"parameters": [_IF_MATCH]},
 )
 def delete(request: Request, who: Who, id: Id) -> Response:
-    schemas.delete(edge_of(request).workspace, who, id, _expected(request))
+    schemas.delete(edge_of(request).workspace, who, id, expected(request))
     return Response(status_code=204)
 
 
@@ -257,7 +256,7 @@ def delete(request: Request, who: Who, id: Id) -> Response:
 )
 def move(request: Request, who: Who, id: Id, body: Body) -> Response:
     media.assert_sent(request.headers.get("content-type"), (media.JSON,))
-    return _shown(request, schemas.move(edge_of(request).workspace, who, id, parsed(body), _expected(request)))
+    return _shown(request, schemas.move(edge_of(request).workspace, who, id, parsed(body), expected(request)))
 
 
 @router.get(
@@ -391,19 +390,6 @@ def validate(request: Request, who: Who, id: Id, body: Body) -> Response:
         raise Invalid("bad_payload", "send {rows: […]}, and strict: true to refuse fields that nobody promised")
     verdict = schemas.validate(edge_of(request).workspace, who, id, asked["rows"], strict=asked.get("strict", False))
     return _json({"valid": verdict.valid, "error_count": verdict.count, "errors": list(verdict.errors)})
-
-
-def _expected(request: Request) -> Expected | None:
-    """The version that an If-Match header names."""
-    said = request.headers.get("if-match")
-    if said is None:
-        return None
-    if said.strip() == "*":
-        return Expected(None, condition=True)
-    word = said.strip().removeprefix('"').removesuffix('"')
-    if not (word.isdecimal() and word.isascii() and len(word) < 10 and said.strip() == f'"{word}"'):
-        raise Invalid("bad_condition", 'If-Match must be one ETag as it was given, such as "3"', header="if-match")
-    return Expected(int(word), condition=True)
 
 
 def _version(asked: dict[str, str], name: str) -> int:

@@ -55,7 +55,7 @@ def readyz(request: Request) -> Response:
     responses=answers(200, "The metrics.", "penstock_http_in_flight 1.0\n", shapes.TEXT, kind="text/plain"),
     openapi_extra=OPEN,
 )
-async def metrics(request: Request) -> Response:
+def metrics(request: Request) -> Response:  # in a thread: the runner may be busy with the catalog
     found: Metrics = request.app.state.metrics
     return Response(found.text(), media_type=MEDIA_TYPE)
 

@@ -1,19 +1,23 @@
-"""What is counted and measured of every request, in the words of Prometheus."""
+"""What is counted and measured of every request and every run, in the words of Prometheus."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_1_0_0, generate_latest
+
+from penstock.core.run import UNDER_WAY, State
+from penstock.service.runs import Runner
 
 MEDIA_TYPE = CONTENT_TYPE_PLAIN_1_0_0
 UNKNOWN = "(unknown)"  # the route of a path that no route serves
 
 _METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_RUN_SECONDS = (0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 7_200)
 
 
 class Metrics:
     """One set for each application: two of them in a process do not count for each other."""
 
-    def __init__(self) -> None:
+    def __init__(self, runner: Runner) -> None:
         self.registry = CollectorRegistry()
         self.in_flight = Gauge("penstock_http_in_flight", "Requests under way.", registry=self.registry)
         self._requests = Counter(
@@ -29,6 +33,27 @@ class Metrics:
         self._exceptions = Counter(
             "penstock_http_exceptions", "Errors that are bugs.", ["exception"], registry=self.registry
         )
+
+        self._runs = Counter("penstock_runs", "Runs of pipelines that ended.", ["state"], registry=self.registry)
+        for state in State:
+            if state not in UNDER_WAY:
+                self._runs.labels(state.value)  # told as 0 before the first one ends
+        self._run_seconds = Histogram(
+            "penstock_run_seconds",
+            "Time from a run's start to its end.",
+            registry=self.registry,
+            buckets=_RUN_SECONDS,
+        )
+        for name, meaning, count in (
+            ("penstock_runs_queued", "Runs that wait.", runner.queued),
+            ("penstock_runs_running", "Runs under way.", runner.running),
+        ):
+            Gauge(name, meaning, registry=self.registry).set_function(count)
+        runner.hear_ends(self.ran)
+
+    def ran(self, state: State, seconds: float) -> None:
+        self._runs.labels(state.value).inc()
+        self._run_seconds.observe(seconds)
 
     def answered(self, method: str, route: str | None, status: int | None, seconds: float) -> None:
         """What a client chose freely is no label: there would be no end to them."""

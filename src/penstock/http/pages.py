@@ -28,8 +28,12 @@ def found(
     answer: dict[str, Any] = {"@odata.context": f"$metadata#{request.url.path.strip('/')}"}
     if page.count is not None:
         answer["@odata.count"] = page.count
-    value = map(facts, page.items)
-    answer["value"] = [{name: each[name] for name in options.select} if options.select else each for each in value]
+    answer["value"] = [_selected(facts(each), options.select) for each in page.items]
     if page.more and (rest := odata.next_page(pairs, options)):
         answer["@odata.nextLink"] = f"{request.url.path}?{rest}"
     return Response(errors.as_json(answer), media_type=media.JSON)
+
+
+def _selected(facts: dict[str, Any], select: Sequence[str] | None) -> dict[str, Any]:
+    """Only these members, as far as it has them; or all."""
+    return {name: facts[name] for name in select if name in facts} if select else facts

@@ -8,6 +8,7 @@ import socket
 import ssl
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -67,6 +68,10 @@ class Server:
         if self._running:
             self._running.should_exit = True
 
+    def patience(self) -> float:
+        """Seconds of the drain that are left for what goes on beside the requests."""
+        return self._running.patience() if self._running else 0.0
+
     def _begin(self, listening: Callable[[str], None], address: str) -> None:
         _log.info("listening", extra={"facts": {"address": address}})
         for job in self._jobs:
@@ -102,6 +107,7 @@ class _Uvicorn(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, begun: Callable[[], None]) -> None:
         super().__init__(config)
         self._begun = begun
+        self._stopping = 0.0  # since when
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -120,7 +126,11 @@ class _Uvicorn(uvicorn.Server):
             for number, handler in before.items():
                 signal.signal(number, handler)
 
+    def patience(self) -> float:
+        return max(self._stopping + (self.config.timeout_graceful_shutdown or 0) - time.monotonic(), 0.0)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._stopping = time.monotonic()
         _log.info("stopping", extra={"facts": {"drain_seconds": self.config.timeout_graceful_shutdown}})
         await super().shutdown(sockets)
 

@@ -5,9 +5,13 @@ An answer has the members that its shape names and no others. What is sent may s
 
 from typing import Any
 
+from penstock.core import pipeline as pipelines
 from penstock.core.contract import MAX_DESCRIPTION, MAX_FIELDS, FieldType
 from penstock.core.lifecycle import State
+from penstock.core.merge import STRATEGIES
+from penstock.core.operations import MAX_ALIAS
 from penstock.core.registry import MAX_NAME
+from penstock.core.run import State as RunState
 
 Shape = dict[str, Any]
 
@@ -150,6 +154,87 @@ _WRITTEN = {
     "inserted": COUNT, "updated": COUNT, "deleted": COUNT,
 }  # fmt: skip
 
+# -- pipelines and their runs
+
+
+def _operation(kind: str, parameters: Shape) -> tuple[Shape, Shape]:
+    """An operation as it is shown, and as it may be sent: with members that nobody looks at."""
+    named = {"alias": {"type": "string", "maxLength": MAX_ALIAS}}
+    shown = members({"type": {"const": kind}, "order": COUNT, "parameters": parameters}, named)
+    return shown, {**shown, "required": ["type", "parameters"], "additionalProperties": True}
+
+
+_NAMES = {"type": "array", "items": TEXT, "minItems": 1}
+_REF = members({"dataset_id": ID}, {"dataset_version": NUMBER})
+_AGGREGATION = members(
+    {
+        "group_by": _NAMES,
+        "aggregations": {"type": "array", "items": members({"column": TEXT, "expression": TEXT}), "minItems": 1},
+    }
+)
+_APPEND, _APPEND_SENT = _operation(
+    "append", members({"source": of("DatasetRef")}, {"source_selector": TEXT, "aggregation": _AGGREGATION})
+)
+_MERGE, _MERGE_SENT = _operation(
+    "merge",
+    members(
+        {"source": of("DatasetRef"), "key_columns": {"anyOf": [TEXT, _NAMES]}, "strategy": {"enum": list(STRATEGIES)}},
+        {"source_selector": TEXT, "dedup_order_by": {"anyOf": [TEXT, _NAMES]}},
+    ),
+)
+_OUTPUT = {"output": members({"schema_name": TEXT, "table_name": TEXT})}
+_DEFINITION: dict[str, Shape] = {"name": TEXT, "working": of("DatasetRef"), "operations": many(of("Operation"))}
+_PIPELINE_SENT = {
+    "name": {"type": "string", "minLength": 1, "maxLength": pipelines.MAX_NAME},
+    "working": of("DatasetRef"),
+    "operations": {
+        "type": "array", "items": of("OperationSent"), "minItems": 1, "maxItems": pipelines.MAX_OPERATIONS,
+    },
+}  # fmt: skip
+_PIPELINE_IGNORES = dict.fromkeys(("id", "created_at", "created_by", "updated_at", "updated_by"), _IGNORED)
+_PIPELINE: dict[str, Shape] = {
+    "id": ID, **_DEFINITION, "version": NUMBER,
+    "created_at": MOMENT, "created_by": ID, "updated_at": MOMENT, "updated_by": ID,
+}  # fmt: skip
+_FAULT = members({"pointer": TEXT, "code": TEXT, "message": TEXT}, {"details": ANY_OBJECT})
+_ROW_COUNTS = {
+    "source_dataset_id": ID, "working_dataset_rows_before": COUNT, "working_dataset_rows_after": COUNT,
+    "execution_time_ms": COUNT,
+}  # fmt: skip
+
+
+def _done(kind: str, result: dict[str, Shape]) -> Shape:
+    said: dict[str, Shape] = {"success": {"const": True}, "operation": {"const": kind}, "order": COUNT}
+    return members({**said, "result": members({**result, **_ROW_COUNTS, "filtered": FLAG})})
+
+
+_OPERATION_DONE = {
+    "anyOf": [
+        _done("append", {"rows_appended": COUNT, "aggregated": FLAG}),
+        _done("merge", {"inserted": COUNT, "updated": COUNT, "deleted": COUNT, "total": COUNT}),
+    ]
+}
+_MAYBE_COUNT = {"type": ["integer", "null"], "minimum": 0}
+_MAYBE_MOMENT = {"type": ["string", "null"], "format": "date-time"}
+_PROGRESS = members(
+    {
+        "operation": COUNT, "operations": COUNT, "order": _MAYBE_COUNT, "type": NOTE, "phase": NOTE,
+        "stages": COUNT, "stages_done": COUNT, "tasks": COUNT, "tasks_done": COUNT, "rows": COUNT,
+    }
+)  # fmt: skip
+_RUN: dict[str, Shape] = {
+    "id": ID, "pipeline_id": {"type": ["string", "null"], "format": "uuid"}, "name": TEXT,
+    "state": {"enum": [state.value for state in RunState]},
+    "created_at": MOMENT, "created_by": ID, "author": TEXT, "idempotency_key": NOTE,
+    "started_at": _MAYBE_MOMENT, "ended_at": _MAYBE_MOMENT, "cancelling": FLAG,
+    "progress": {"anyOf": [of("Progress"), {"type": "null"}]},
+    "reads": many(members({"dataset": ID, "name": TEXT, "version": COUNT, "newest": COUNT})),
+    "written": many(members(_WRITTEN)), "commit_no": _MAYBE_COUNT,
+    "results": many({"anyOf": [of("OperationDone"), of("OperationError")]}),
+    "error": {"anyOf": [of("OperationError"), {"type": "null"}]},
+    "pipeline": members(_DEFINITION, _OUTPUT),
+}  # fmt: skip
+
 SHAPES: dict[str, Shape] = {
     "Problem": PROBLEM,
     "Field": _FIELD,
@@ -226,4 +311,19 @@ SHAPES: dict[str, Shape] = {
     "Receipt": members(
         {"key": TEXT, "commit_no": COUNT, "at": MOMENT, "replayed": FLAG, "written": many(members(_WRITTEN))}
     ),
+    "DatasetRef": _REF,
+    "Operation": {"anyOf": [_APPEND, _MERGE]},
+    "OperationSent": {"anyOf": [_APPEND_SENT, _MERGE_SENT]},
+    "OperationDone": _OPERATION_DONE,
+    "OperationError": members({"error": members({"code": TEXT, "message": TEXT, "details": ANY_OBJECT})}),
+    "Pipeline": members(_PIPELINE, _OUTPUT),
+    "PipelinePage": page(members({}, {**_PIPELINE, **_OUTPUT})),
+    "PipelineSent": members(_PIPELINE_SENT, {**_OUTPUT, "version": _IGNORED, **_PIPELINE_IGNORES}),
+    "PipelineReplacement": members(_PIPELINE_SENT, {**_OUTPUT, "version": _FIXED["version"], **_PIPELINE_IGNORES}),
+    "PipelineDraft": {"description": "A pipeline, as far as it is written: whatever is wrong is answered."},
+    "PipelineVerdict": members({"valid": FLAG, "errors": many(_FAULT)}),
+    "Nothing": members({}),
+    "Progress": _PROGRESS,
+    "Run": members(_RUN),
+    "RunPage": page(members({}, _RUN)),
 }

@@ -20,6 +20,7 @@ from penstock.service.workspace import Workspace
 from penstock.service.write import Stage
 
 TRIES = 4
+_CARRIES = 100  # over newer versions, of one try
 _WAIT = 120.0  # seconds, for a dataset that somebody else holds
 _HOLD = timedelta(seconds=60)  # a hold that is not renewed ends by itself
 _OVERTAKEN = ("stale_version", "dataset_exists")
@@ -28,9 +29,7 @@ _OVERTAKEN = ("stale_version", "dataset_exists")
 @dataclass(frozen=True, slots=True)
 class Attempt:
     change: Change
-    rebased: Callable[
-        [Change], Change | None
-    ]  # the change as it is for the newest version; None: it must be done again
+    rebased: Callable[[Change], Change | None]  # as it is for the newest version; None: it must be done again
     record: Record | None = None
 
 
@@ -39,14 +38,16 @@ def land(ws: Workspace, caller: Caller, stage: Stage, dataset: UUID | None, atte
     for tries_left in reversed(range(TRIES)):
         with _held(ws, caller, None if tries_left else dataset) as hold:
             tried = attempt()
-            change: Change | None = tried.change
-            while change is not None:
+            change = tried.change
+            for carries_left in reversed(range(_CARRIES)):
                 try:
                     return stage.commit([change], hold=hold, record=tried.record)
                 except (Conflict, AlreadyExists) as refusal:
-                    if refusal.reason not in _OVERTAKEN or not tries_left:
+                    if refusal.reason not in _OVERTAKEN or not (tries_left and carries_left):
                         raise
-                change = tried.rebased(change)
+                if (carried := tried.rebased(change)) is None:
+                    break
+                change = carried
             stage.discard_files()
     raise AssertionError("unreachable")
 

@@ -3,6 +3,7 @@
 import asyncio
 import re
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -61,13 +62,30 @@ def check(answer: httpx.Response) -> None:
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert "server" not in answer.headers
     if answer.status_code >= 400 and answer.request.method != "HEAD":
-        assert answer.headers["content-type"] == "application/problem+json"
         told = answer.json()
+        assert "Traceback" not in answer.text
+        if answer.headers["content-type"] == "application/json":  # an operation tells what was wrong in its own way
+            assert answer.request.url.path.endswith("/operations")
+            assert answer.status_code != 401
+            assert told.keys() == {"error"}
+            assert told["error"].keys() == {"code", "message", "details"}
+            return
+        assert answer.headers["content-type"] == "application/problem+json"
         assert all(name in told for name in OWN), told
         assert told["status"] == answer.status_code
         assert told["type"] == f"urn:penstock:error:{told['code'].lower()}"
-        assert "Traceback" not in answer.text
         assert ("www-authenticate" in answer.headers) == (answer.status_code == 401)
+
+
+def ended(client: Client, run: dict[str, Any]) -> dict[str, Any]:
+    """A run as it is when it is over."""
+    while True:
+        answer = client("GET", f"/runs/{run['id']}")
+        told: dict[str, Any] = answer.json()
+        assert ("retry-after" in answer.headers) == (told["ended_at"] is None)
+        if told["ended_at"]:
+            return told
+        time.sleep(0.1)  # a server that is asked without a pause writes more to its log than a pipe can hold
 
 
 def near(app: FastAPI, sent: str | None) -> Client:

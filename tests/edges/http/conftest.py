@@ -21,8 +21,10 @@ def local(embedded: Place) -> Iterator[Lake]:
 
 
 @pytest.fixture
-def edge(local: Lake) -> Edge:
-    return Edge(local.workspace, Tokens(SECRET))
+def edge(local: Lake) -> Iterator[Edge]:
+    edge = Edge(local.workspace, Tokens(SECRET))
+    yield edge
+    edge.runner.close()
 
 
 @pytest.fixture

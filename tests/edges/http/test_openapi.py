@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -17,10 +18,12 @@ from schemathesis import Case, GenerationMode
 from schemathesis.schemas import APIOperation
 from schemathesis.specs.openapi.schemas import OpenApiSchema
 
-from edges.http.client import Client, bearer, token
+from edges.http.client import Client, bearer, ended, token
 from penstock.core import gts
 from penstock.core.caller import Role
 from penstock.http import documents, media
+from penstock.http.edge import Edge
+from penstock.service.runs import Bounds, Runner
 
 CALLERS = {
     "an admin": bearer(token(Role.ADMIN)),
@@ -33,6 +36,21 @@ FIELDS = [{"name": "order_id", "type": "string"}]
 COLUMNS = [{"name": "id", "type": "int64"}, {"name": "amount", "type": {"decimal": [12, 2]}}]
 SCHEMA = {"name": "Orders", "type_id": gts.QUERY_RETURNS, "fields": FIELDS}
 METADATA = {"owner": "sales"}
+KEY = {"idempotency-key": "nightly"}
+
+
+def pipeline(dataset: str, name: str = "Nightly") -> dict[str, Any]:
+    """One that has nothing to do: the dataset is empty."""
+    append = {"type": "append", "order": 0, "parameters": {"source": {"dataset_id": dataset}}}
+    return {"name": name, "working": {"dataset_id": dataset}, "operations": [append]}
+
+
+@pytest.fixture
+def edge(edge: Edge) -> Iterator[Edge]:
+    """With room for all the runs that chance may ask for."""
+    roomy = replace(edge, runner=Runner(edge.workspace, Bounds(waiting=100_000, of_one=100_000)))
+    yield roomy
+    roomy.runner.close()
 
 
 @schemathesis.serializer(*media.FORMATS)
@@ -140,7 +158,7 @@ def test_every_shape_is_used_and_every_link_leads_somewhere(told: dict[str, Any]
     assert used == {f"#/components/schemas/{name}" for name in told["components"]["schemas"]}
     ids = {operation["operationId"]: label for label, operation in operations(told)}
     assert len(ids) == len(list(operations(told)))
-    for made, below in (("/gts", "/gts/{id}"), ("/datasets", "/datasets/{dataset}")):
+    for made, below in (("/gts", "/gts/{id}"), ("/datasets", "/datasets/{dataset}"), ("/pipelines", "/pipelines/{id}")):
         links = told["paths"][made]["post"]["responses"]["201"]["links"]
         reached = {ids[link["operationId"]] for link in links.values()}
         assert reached == {label for label in ids.values() if label.partition(" ")[2].startswith(below)}
@@ -164,7 +182,12 @@ def test_the_good_answer_of_every_operation_is_as_documented(document: OpenApiSc
     schema = client("POST", "/gts", json=SCHEMA, code=201).json()["id"]
     old = client("POST", "/gts", json={**SCHEMA, "name": "Old"}, code=201).json()["id"]
     dataset = client("POST", "/datasets", json={"name": "shop.orders", "schema": COLUMNS}, code=201).json()["id"]
+    empty = client("POST", "/datasets", json={"name": "shop.empty", "schema": COLUMNS}, code=201).json()["id"]
+    kept = client("POST", "/pipelines", json=pipeline(empty), code=201).json()["id"]
+    run = ended(client, client("POST", f"/pipelines/{kept}/runs", code=202, headers=KEY).json())["id"]
     by_id, by_name = {"id": schema}, {"dataset": "shop.orders"}
+    of_kept, of_run = {"id": kept}, {"id": run}
+    (append,) = pipeline(empty)["operations"]
     good: list[tuple[str, dict[str, Any], int]] = [
         ("GET /healthz", {}, 200),
         ("GET /readyz", {}, 200),
@@ -228,6 +251,28 @@ def test_the_good_answer_of_every_operation_is_as_documented(document: OpenApiSc
         ("GET /datasets/{dataset}/rows", {"path_parameters": by_name, "query": {"$top": "1"}}, 200),
         ("GET /datasets/{dataset}/rows", {"path_parameters": by_name, "headers": {"accept": media.ARROW}}, 200),
         ("GET /datasets/{dataset}/rows", {"path_parameters": by_name, "headers": {"accept": media.PARQUET}}, 200),
+        ("POST /datasets/{dataset}/operations", {"path_parameters": by_name, "body": append}, 200),
+        ("POST /datasets/{dataset}/operations", {"path_parameters": {"dataset": dataset}, "body": {**append, "x": 1}}, 200),
+        ("POST /pipelines", {"body": pipeline(empty, "More")}, 201),
+        ("GET /pipelines", {}, 200),
+        ("GET /pipelines", {"query": {"$count": "true", "$top": "1", "$select": "id,output"}}, 200),
+        ("POST /pipelines/validate", {"body": pipeline(empty)}, 200),
+        ("POST /pipelines/validate", {"body": pipeline(schema)}, 200),
+        ("POST /pipelines/validate", {"body": [7]}, 200),
+        ("GET /pipelines/{id}", {"path_parameters": of_kept}, 200),
+        ("GET /pipelines/{id}", {"path_parameters": of_kept, "headers": {"if-none-match": '"1"'}}, 304),
+        (
+            "PUT /pipelines/{id}",
+            {"path_parameters": of_kept, "body": {**pipeline(empty, "Weekly"), "version": 1}},
+            200,
+        ),
+        ("POST /pipelines/{id}/runs", {"path_parameters": of_kept}, 202),
+        ("POST /pipelines/{id}/runs", {"path_parameters": of_kept, "body": {}}, 202),
+        ("GET /runs", {}, 200),
+        ("GET /runs", {"query": {"$count": "true", "$top": "1", "$select": "id,results"}}, 200),
+        ("GET /runs/{id}", {"path_parameters": of_run}, 200),
+        ("POST /runs/{id}/cancel", {"path_parameters": of_run}, 200),
+        ("DELETE /pipelines/{id}", {"path_parameters": of_kept}, 204),
         ("DELETE /datasets/{dataset}", {"path_parameters": by_name}, 204),
     ]  # fmt: skip
     known = {operation.label: operation for operation in everything(document)}
@@ -245,7 +290,10 @@ def test_whatever_is_asked_the_answer_is_as_documented(
     unknown = caller in ("a forger", "nobody")
     schema = client("POST", "/gts", json=SCHEMA, code=201).json()["id"]
     client("POST", "/datasets", json={"name": "shop.orders", "schema": COLUMNS}, code=201)
-    there = {"id": schema, "dataset": "shop.orders", "version": "1"}
+    empty = client("POST", "/datasets", json={"name": "shop.empty", "schema": COLUMNS}, code=201).json()["id"]
+    kept = client("POST", "/pipelines", json=pipeline(empty), code=201).json()["id"]
+    run = client("POST", f"/pipelines/{kept}/runs", code=202).json()["id"]
+    ids = {"gts": schema, "pipelines": kept, "runs": run}
     seen = Counter[str]()
 
     def ask(case: Case) -> None:
@@ -255,6 +303,7 @@ def test_whatever_is_asked_the_answer_is_as_documented(
 
     # What takes things away comes last: until then there is something to be found.
     for operation in sorted(everything(document), key=lambda each: each.method == "delete"):
+        there = {"id": ids.get(operation.path.split("/")[1], ""), "dataset": "shop.orders", "version": "1"}
         known = {each.name: there[each.name] for each in operation.path_parameters}
         for case in systematic(document, operation, every=1 if soak else 9, known=known):
             ask(case)
@@ -274,6 +323,7 @@ def test_whatever_is_asked_the_answer_is_as_documented(
 MAKING = {
     "POST /gts": (SCHEMA, "GET /gts/{id}"),
     "POST /datasets": ({"name": "shop.orders", "schema": COLUMNS}, "GET /datasets/{dataset}"),
+    "POST /pipelines": (pipeline(str(uuid4())), "GET /pipelines/{id}"),
 }
 
 
@@ -330,7 +380,9 @@ def systematic(
 
 
 def _can_be_wrong(operation: APIOperation) -> bool:
-    """Where only texts and files are sent, each of them is of the right type."""
+    """Where only texts and files are sent, or JSON of any kind, each of them is of the right type."""
+    if operation.path == "/pipelines/validate":
+        return False
     return bool(operation.query) or any(media.is_json(body.media_type) for body in operation.body)
 
 

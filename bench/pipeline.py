@@ -1,0 +1,331 @@
+"""How long a pipeline's append takes, beside the bare PySpark job that reads, filters, groups and writes the same rows.
+
+All jobs share one warm session with the same settings, and take turns. Each append goes to a new dataset, and its rows
+are counted. Then the same 1,000 rows are appended to a small and to a large dataset, and processes begin from nothing.
+"""
+
+import argparse
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import median
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import penstock
+from measure import Grid, Report, interleaved, seconds
+from penstock.config import Settings
+from penstock.lake import Dataset, Lake
+from rows import SCHEMA, stream
+
+# Spark is imported where it is used: what a process that starts cold pays for it is to be seen.
+
+SOURCE, LITTLE = "bench.source", "bench.little"
+CODEC = "zstd"  # as Penstock's
+GOAL = 1.15
+SPREAD = 0.2  # the part by which appends to a small and to a large dataset may differ
+APPENDED = 1000
+BARE, OURS, FLUSHED = "bare", "Penstock, not durable", "Penstock"
+_RATIOS = ("ratio of best", "of medians", "wanted", "holds")
+NARROW = pa.schema([("id", pa.int64()), ("amount", pa.int32())])
+
+
+@dataclass(frozen=True)
+class Numbers:
+    rows: int
+    sizes: tuple[int, int]  # of the datasets that get few rows
+    rounds: int
+    appends: int
+    starts: int
+
+
+FULL = Numbers(rows=20_000_000, sizes=(50_000, 50_000_000), rounds=5, appends=15, starts=3)
+QUICK = Numbers(rows=400_000, sizes=(5_000, 1_000_000), rounds=1, appends=3, starts=1)
+
+
+@dataclass(frozen=True)
+class Job:
+    """An append, and what somebody would write in PySpark instead."""
+
+    parameters: Mapping[str, Any]  # besides the source
+    working: pa.Schema
+    bare: Callable[[Any], Any]  # a frame of the source's rows → the frame to write
+
+
+@dataclass(frozen=True)
+class Told:
+    seconds: float
+    rows: int
+    files: int
+
+
+@dataclass(frozen=True)
+class Start:
+    """Seconds, one after the other."""
+
+    opened: float  # a new process has a workspace open
+    session: float
+    first: float
+    second: float
+
+
+def main() -> None:
+    options = _options()
+    numbers = QUICK if options.quick else FULL
+    packages = ["pyspark", "pyarrow", "sqlalchemy"]
+    report = Report("pipeline", "Pipelines on Spark", packages, quick=options.quick)
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=options.folder) as folder:
+        place = Path(folder) / "lake"
+        with penstock.open(settings=_settings(place), create=True) as quick, penstock.open(place) as durable:
+            quick.create(SOURCE, stream(numbers.rows))
+            quick.create(LITTLE, _narrow(APPENDED))
+            for grid in _beside(quick, durable, Path(folder), numbers):
+                report.add(grid)
+            report.add(_sizes(quick, numbers))
+        report.add(_starts(place, numbers))
+    print(f"\nalso in {report.save()}")
+
+
+# -- beside the bare job ----------------------------------------------------------------------------------------------
+
+
+def _beside(quick: Lake, durable: Lake, folder: Path, numbers: Numbers) -> Iterator[Grid]:
+    told: dict[tuple[str, str], Told] = {}
+    jobs: dict[tuple[str, str], Callable[[], float]] = {}
+    source = quick.dataset(SOURCE).now()
+
+    def noting(key: tuple[str, str], act: Callable[[], Told]) -> float:
+        told[key] = act()
+        return told[key].seconds
+
+    for name, job in _jobs().items():
+        ways: dict[str, Callable[[], Told]] = {
+            BARE: partial(_bare, source.paths(), job, folder / "bare"),
+            OURS: partial(_append, quick, job),
+            FLUSHED: partial(_append, durable, job),
+        }
+        jobs |= {(name, way): partial(noting, (name, way), act) for way, act in ways.items()}
+    interleaved(jobs, 1)  # Java gets faster with practice
+    found = interleaved(jobs, numbers.rounds)
+    for name in _jobs():
+        counted = {way: told[name, way].rows for way in (BARE, OURS, FLUSHED)}
+        if len(set(counted.values())) > 1:
+            raise SystemExit(f"{name}: rows differ: {counted}")
+    size = sum(file.bytes for file in source.files())
+    what = f"{source.num_rows:,} rows ({len(source.paths())} files, {size / 1e6:,.0f} MB)"
+    yield Grid(
+        f"Seconds to append from {what}, nothing flushed; {numbers.rounds} rounds. Ratios: Penstock ÷ bare PySpark",
+        ["", "rows", "bare: files", "best", "median", "Penstock: files", "best", "median", *_RATIOS],
+        [_ratios(name, told, found) for name in _jobs()],
+    )
+    yield Grid(
+        "The same when every file and the catalog are flushed to disk before the run is over",
+        ["", "best", "median", "longer by, of medians"],
+        [
+            [name, *_best_and_median(found[name, FLUSHED]), f"{_longer(found[name, FLUSHED], found[name, OURS]):.2f}"]
+            for name in _jobs()
+        ],
+    )
+
+
+def _ratios(
+    name: str, told: Mapping[tuple[str, str], Told], found: Mapping[tuple[str, str], Sequence[float]]
+) -> list[str]:
+    theirs, ours = found[name, BARE], found[name, OURS]
+    best, usual = min(ours) / min(theirs), median(ours) / median(theirs)
+    return [
+        name,
+        f"{told[name, BARE].rows:,}",
+        f"{told[name, BARE].files}",
+        *_best_and_median(theirs),
+        f"{told[name, OURS].files}",
+        *_best_and_median(ours),
+        f"{best:.2f}",
+        f"{usual:.2f}",
+        f"up to {GOAL}",
+        "yes" if best <= GOAL else "no",
+    ]
+
+
+def _longer(these: Sequence[float], those: Sequence[float]) -> float:
+    return median(these) - median(those)
+
+
+def _jobs() -> dict[str, Job]:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return {
+        "simple": Job({}, SCHEMA, lambda rows: rows),
+        "filtered": Job(
+            {"source_selector": "city IN ('Accra', 'Bergen') AND amount > 0"},
+            SCHEMA,
+            lambda rows: rows.filter(F.col("city").isin("Accra", "Bergen") & (F.col("amount") > 0)),
+        ),
+        "aggregated": Job(
+            {
+                "aggregation": {
+                    "group_by": ["device", "city"],
+                    "aggregations": [
+                        {"column": "total", "expression": "SUM(amount)"},
+                        {"column": "lines", "expression": "COUNT(*)"},
+                        {"column": "usual", "expression": "AVG(reading)"},
+                        {"column": "last", "expression": "MAX_AGG(taken)"},
+                    ],
+                }
+            },
+            pa.schema(
+                [
+                    SCHEMA.field("device"),
+                    SCHEMA.field("city"),
+                    ("total", pa.decimal128(22, 2)),
+                    ("lines", pa.int64()),
+                    ("usual", pa.float64()),
+                    ("last", SCHEMA.field("taken").type),
+                ]
+            ),
+            lambda rows: rows.groupBy("device", "city").agg(
+                F.sum("amount").alias("total"),
+                F.count("*").alias("lines"),
+                F.avg("reading").alias("usual"),
+                F.max("taken").alias("last"),
+            ),
+        ),
+    }
+
+
+def _bare(paths: Sequence[str], job: Job, out: Path) -> Told:
+    from penstock.engines.spark.session import for_merging, session
+
+    spark = for_merging(session())
+    spent = seconds(lambda: job.bare(spark.read.parquet(*paths)).write.option("compression", CODEC).parquet(str(out)))
+    rows = [pq.read_metadata(path).num_rows for path in out.glob("*.parquet")]
+    shutil.rmtree(out)
+    return Told(spent, sum(rows), len(rows))
+
+
+def _append(lake: Lake, job: Job) -> Told:
+    working = lake.create(f"bench.w{uuid4().hex}", schema=job.working)
+    spent = seconds(lambda: _pipeline(lake, working, SOURCE, job.parameters).run())
+    now = working.now()
+    told = Told(spent, now.num_rows, len(now.paths()))
+    for path in now.paths():  # gigabytes, that a sweep would remove one day
+        Path(path).unlink()
+    working.drop()
+    return told
+
+
+def _pipeline(lake: Lake, working: Dataset, source: str, parameters: Mapping[str, Any]) -> Any:
+    asked = {"source": {"dataset_id": str(lake.dataset(source).id)}, **parameters}
+    operation = {"type": "append", "parameters": asked}
+    return lake.pipeline({"name": "bench", "working": {"dataset_id": str(working.id)}, "operations": [operation]})
+
+
+# -- a small and a large dataset --------------------------------------------------------------------------------------
+
+
+def _sizes(lake: Lake, numbers: Numbers) -> Grid:
+    working = {size: lake.create(f"bench.of_{size}", _narrow(size)) for size in numbers.sizes}
+    jobs = {size: partial(_few, lake, dataset) for size, dataset in working.items()}
+    interleaved(jobs, min(numbers.appends, 5))
+    before = {size: len(dataset.now().paths()) for size, dataset in working.items()}
+    found = interleaved(jobs, numbers.appends)
+    small, large = (found[size] for size in numbers.sizes)
+    ratios = [min(large) / min(small), median(large) / median(small)]
+    holds = "yes" if 1 - SPREAD <= ratios[0] <= 1 + SPREAD else "no"
+    lines = [[f"{size:,} rows", f"{before[size]}", *_best_and_median(found[size]), "", ""] for size in numbers.sizes]
+    wanted = [f"{1 - SPREAD:.1f} to {1 + SPREAD:.1f}", holds]
+    return Grid(
+        f"Seconds to append {APPENDED:,} rows to a small and a large dataset, not durable; {numbers.appends} rounds",
+        ["to a dataset of", "files", "best", "median", "wanted", "holds"],
+        [*lines, ["large ÷ small", "", *(f"{ratio:.2f}" for ratio in ratios), *wanted]],
+    )
+
+
+def _few(lake: Lake, working: Dataset) -> float:
+    return seconds(_pipeline(lake, working, LITTLE, {}).run)
+
+
+def _narrow(count: int, step: int = 1_000_000) -> pa.RecordBatchReader:
+    def batches() -> Iterator[pa.RecordBatch]:
+        lot = np.random.default_rng(count)
+        for start in range(0, count, step):
+            ids = np.arange(start, min(start + step, count))
+            yield pa.record_batch([pa.array(ids), pa.array(lot.integers(0, 10_000, len(ids), np.int32))], schema=NARROW)
+
+    return pa.RecordBatchReader.from_batches(NARROW, batches())
+
+
+# -- from nothing -----------------------------------------------------------------------------------------------------
+
+
+def _starts(place: Path, numbers: Numbers) -> Grid:
+    found = []
+    for _ in range(numbers.starts):
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+            found.append(process.submit(start, str(place), numbers.sizes[0], time.time()).result())
+    steps = {
+        "a process begins, and opens the workspace": [each.opened for each in found],
+        "Spark's session starts": [each.session for each in found],
+        "the first run": [each.first for each in found],
+        "cold, up to the end of the first run": [each.opened + each.session + each.first for each in found],
+        "the second run": [each.second for each in found],
+    }
+    return Grid(
+        f"Seconds to append {APPENDED:,} rows in a new process; {numbers.starts} processes",
+        ["", "best", "median"],
+        [[name, *_best_and_median(times)] for name, times in steps.items()],
+    )
+
+
+def start(place: str, size: int, begun: float) -> Start:
+    with penstock.open(settings=_settings(Path(place))) as lake:
+        working = lake.dataset(f"bench.of_{size}")
+        opened = time.time() - begun
+        session = seconds(_session)
+        first, second = _few(lake, working), _few(lake, working)
+    _stop()
+    return Start(opened, session, first, second)
+
+
+def _session() -> None:
+    from penstock.engines.spark.session import session
+
+    session()
+
+
+def _stop() -> None:
+    from penstock.engines.spark.session import stop
+
+    stop()
+
+
+# -- what they share --------------------------------------------------------------------------------------------------
+
+
+def _settings(place: Path) -> Settings:
+    return Settings(workspace=place, durable=False)
+
+
+def _best_and_median(times: Sequence[float]) -> list[str]:
+    return [f"{min(times):.2f}", f"{median(times):.2f}"]
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="few runs over small datasets, to see that it runs")
+    parser.add_argument("--folder", help="where the datasets are made for a while")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
