@@ -112,7 +112,7 @@ def test_the_page_on_pipelines_runs_as_written(tmp_path: Path) -> None:
     )
     assert run.returncode == 0, run.stderr
     assert '"rows_appended": 2' in run.stdout
-    assert "finance.ledger is at version 2" in run.stdout
+    assert "finance.ledger is at version 2" in run.stderr
     assert "9,4100,90" in run.stdout
 
 
