@@ -40,6 +40,7 @@ bench: $(BENCH)    ## measure, beside others, in one run
 	@$(BIN)/python bench/merge_spark.py
 	@$(BIN)/python bench/pipeline.py
 	@$(BIN)/python bench/registry.py
+	@$(BIN)/python bench/queries.py
 
 docs: $(READY)     ## write the generated pages
 	@$(BIN)/python -m tools.docs

@@ -123,6 +123,20 @@ class Settings:
         "Runs that may wait in one process; a tenant has a quarter of the places.",
         _positive,
     )
+    query_seconds: int = _setting("PENSTOCK_QUERY_SECONDS", 30, "A query is ended when it takes longer.", _positive)
+    query_cpu_seconds: int = _setting(
+        "PENSTOCK_QUERY_CPU_SECONDS", 60, "A query is ended when it uses more CPU time than this.", _positive
+    )
+    query_memory: int = _setting("PENSTOCK_QUERY_MEMORY", 1 << 30, "Memory that a query may use.", _size)
+    query_threads: int = _setting("PENSTOCK_QUERY_THREADS", 2, "Threads that a query may use.", _positive)
+    query_rows: int = _setting("PENSTOCK_QUERY_ROWS", 10_000_000, "Rows that a query may answer with.", _positive)
+    query_bytes: int = _setting("PENSTOCK_QUERY_BYTES", 1 << 30, "Bytes that a query may answer with.", _size)
+    query_cache_bytes: int = _setting(
+        "PENSTOCK_QUERY_CACHE_BYTES", 64 << 20, "Answers of queries that are kept for the next who asks.", _size
+    )
+    queries_at_once: int = _setting(
+        "PENSTOCK_QUERIES_AT_ONCE", 8, "Queries that one process carries out at once.", _positive
+    )
     jwt_audience: str | None = _setting("PENSTOCK_JWT_AUDIENCE", None, "Tokens must be meant for this audience.")
 
 

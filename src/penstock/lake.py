@@ -1,4 +1,4 @@
-"""The Python front: open a workspace, read its datasets, write to them."""
+"""The Python front: open a workspace, read its datasets, write to them, ask its queries."""
 
 import getpass
 import html
@@ -15,6 +15,7 @@ import pyarrow as pa
 from penstock import config
 from penstock.catalog import upgrade
 from penstock.catalog.access import Database
+from penstock.core import odata
 from penstock.core import pipeline as pipelines
 from penstock.core.caller import Caller, local
 from penstock.core.change import DataFile, Receipt
@@ -22,13 +23,31 @@ from penstock.core.dataset import Snapshot, Version
 from penstock.core.merge import BATCH_ROWS, Merged
 from penstock.core.merge import Progress as MergeProgress
 from penstock.core.names import DatasetName
+from penstock.core.query import Query as Registered
 from penstock.core.run import Progress, Run
 from penstock.core.schema import parse_type
+from penstock.engines.duckdb.odata import kinds
 from penstock.errors import Invalid
-from penstock.service import alter, compact, merge, pipeline, read, readiness, runs, source, transaction, write
+from penstock.service import (
+    alter,
+    compact,
+    merge,
+    pipeline,
+    queries,
+    read,
+    readiness,
+    runs,
+    sandbox,
+    source,
+    transaction,
+    write,
+)
+from penstock.service.results import Asked, Opened, Result, Results
 from penstock.service.workspace import Cluster, Limits, Workspace
 from penstock.storage.datafiles import Shape
 from penstock.storage.store import LocalStore
+
+_ALL_ROWS = 2**31  # more than a query may answer with
 
 
 def open(
@@ -57,7 +76,7 @@ def open(
     except BaseException:
         ws.db.close()
         raise
-    return Lake(ws, caller or local(home.tenant, _login()), home)
+    return Lake(ws, caller or local(home.tenant, _login()), home, results(chosen, ws))
 
 
 def workspace(settings: config.Settings, home: config.Home) -> Workspace:
@@ -71,12 +90,26 @@ def workspace(settings: config.Settings, home: config.Home) -> Workspace:
     )
 
 
+def results(settings: config.Settings, ws: Workspace) -> Results:
+    """What queries answer, within the limits that the settings say. No process is started before one runs."""
+    limits = sandbox.Limits(
+        seconds=settings.query_seconds,
+        cpu_seconds=settings.query_cpu_seconds,
+        memory=settings.query_memory,
+        threads=settings.query_threads,
+        rows=settings.query_rows,
+        bytes=settings.query_bytes,
+    )
+    return Results(ws, sandbox.Sandbox(limits, at_once=settings.queries_at_once), settings.query_cache_bytes)
+
+
 class Lake:
     """All datasets of one tenant."""
 
-    def __init__(self, ws: Workspace, caller: Caller, home: config.Home) -> None:
+    def __init__(self, ws: Workspace, caller: Caller, home: config.Home, results: Results | None = None) -> None:
         self.workspace, self.caller, self.home = ws, caller, home
         self.runner = runs.Runner(ws)  # of pipelines; it does nothing until it is asked to
+        self.results = results or Results(ws)  # of queries; likewise
 
     def dataset(self, name: str | UUID) -> "Dataset":
         """The dataset of that name (`schema.table`) or id."""
@@ -119,12 +152,21 @@ class Lake:
         """A pipeline: `lake.pipeline({"name": …, "working": {"dataset_id": …}, "operations": […]}).run()`."""
         return Pipeline(self, definition)
 
+    def query(self, name: str | UUID) -> "Query":
+        """The registered query of that name or id: `lake.query("totals").run(region="EMEA").to_arrow()`."""
+        return Query(self, queries.show(self.workspace, self.caller, str(name)).id)
+
+    def sql(self, sql: str, /, **parameters: Any) -> "Answer":
+        """The first 1,000 rows of a SELECT that nobody has registered: `lake.sql("SELECT * FROM demo.people")`."""
+        return Answer(self.results.preview(self.caller, sql, parameters))
+
     def snapshot(self, commit_no: int | None = None) -> "LakeAt":
         """All datasets at one moment: now, or right after an earlier commit."""
         return LakeAt(self, read.moment(self.workspace, self.caller, commit_no))
 
     def close(self) -> None:
         self.runner.close()
+        self.results.close()
         self.workspace.close()
 
     def __enter__(self) -> "Lake":
@@ -387,6 +429,80 @@ class Pipeline:
         if ticket.error:
             raise ticket.error
         return runs.show(lake.workspace, lake.caller, ticket.run.id)
+
+
+class Query:
+    """A registered query as it goes on. What it answers fits its schema, or it is not answered."""
+
+    def __init__(self, lake: Lake, query: UUID, versions: Mapping[str, int] | None = None) -> None:
+        self._lake, self.id, self._versions = lake, query, versions or {}
+
+    def now(self) -> Registered:
+        """Its SQL, parameters, schema and state."""
+        return queries.show(self._lake.workspace, self._lake.caller, str(self.id))
+
+    def at(self, versions: Mapping[str, int]) -> "Query":
+        """The same over such versions of its datasets: `query.at({"finance.tx": 3})`, `query.at(answer.versions)`."""
+        return Query(self._lake, self.id, versions)
+
+    def run(self, options: Mapping[str, Any] | None = None, /, **parameters: Any) -> "Answer":
+        """All rows; or those that options mean: `query.run({"$filter": "total gt 100", "$top": 10}, region="EMEA")`.
+
+        Rows come in the order of `$orderby`; with `$top` or `$skip` in one that never changes.
+        """
+        lake, options = self._lake, options or {}
+        opened = lake.results.opened(lake.caller, str(self.id))
+        pairs = [
+            (name, str(value).lower() if isinstance(value, bool) else str(value)) for name, value in options.items()
+        ]
+        wanted = odata.options(pairs, kinds(opened.fields), default_top=_ALL_ROWS, max_top=_ALL_ROWS)
+        whole = not {"$top", "$skip"} & set(options)
+        asked = Asked(wanted, parameters, _pinned(opened, self._versions), whole)
+        return Answer(lake.results.run(lake.caller, opened, asked))
+
+
+class Answer:
+    """What a query answered: rows that stay as they are, and the versions that they come from."""
+
+    def __init__(self, result: Result) -> None:
+        self._result = result
+
+    versions = property(lambda self: dict(self._result.versions))  # by the datasets' names
+    schema = property(lambda self: self._result.table.schema)
+    num_rows = property(lambda self: self._result.table.num_rows)
+    more = property(lambda self: self._result.more)  # are there rows after these?
+    count = property(lambda self: self._result.count)  # of all rows that `$filter` keeps, where `$count` asks for it
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self._result.table.to_pylist()
+        return found
+
+    def to_arrow(self) -> pa.Table:
+        return self._result.table
+
+    def to_pandas(self) -> Any:
+        return self._result.table.to_pandas()
+
+    def __arrow_c_schema__(self) -> object:
+        return self.schema.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        return self._result.table.__arrow_c_stream__(requested_schema)
+
+    def __repr__(self) -> str:
+        read = ", ".join(f"{name} version {version}" for name, version in self.versions.items())
+        return counted(self.num_rows, "row") + (f" of {read}" if read else "")
+
+
+def _pinned(opened: Opened, versions: Mapping[str, int]) -> dict[str, int]:
+    """Versions by the names as they are compared. What the query does not read has none to choose."""
+    known = {DatasetName(each.schema, each.table).key for each in opened.query.datasets}
+    pinned = {DatasetName.parse(name).key: version for name, version in versions.items()}
+    if unread := sorted(pinned.keys() - known):
+        there = f"it reads {', '.join(sorted(known))}" if known else "it reads no dataset"
+        raise Invalid("unread_dataset", f"the query does not read {unread[0]}; {there}", dataset=unread[0])
+    return pinned
 
 
 def _title(snapshot: Snapshot) -> str:

@@ -11,16 +11,15 @@ from sqlalchemy import create_engine, delete, exists, insert, select, text, true
 from sqlalchemy.exc import DBAPIError
 
 from penstock.catalog import commit as commits
-from penstock.catalog import history, leases, queries, retention, runs, tables, upgrade
+from penstock.catalog import history, leases, retention, runs, tables, upgrade
 from penstock.catalog.access import APP_ROLE, Database, Tx, mine, parse_url
 from penstock.core import gts
 from penstock.core.caller import Caller, Role
 from penstock.core.change import Change
-from penstock.core.query import Query
 from penstock.core.run import Run, State
 from penstock.errors import NotFound, Unsupported
 from penstock.lake import Dataset, Lake
-from penstock.service import alter, compact, pipelines, read, schemas, sweep, write
+from penstock.service import alter, compact, pipelines, queries, read, schemas, sweep, write
 from penstock.service.source import reader
 from places import Place
 
@@ -204,16 +203,14 @@ def _register(lake: Lake) -> None:
     """A schema and a query that refers to it; a pipeline and a run of it."""
     payload = {"name": "numbers", "type_id": gts.QUERY_RETURNS, "fields": [{"name": "id", "type": "number"}]}
     schema = schemas.create(lake.workspace, lake.caller, payload)
-    moment, who = schema.created_at, lake.caller.user
-    query = Query(uuid4(), "all", None, "SELECT id FROM demo.numbers", (), schema.id, 1, moment, who, moment, who)
-    with lake.workspace.db.write(lake.caller) as tx:
-        queries.insert(tx, query)
+    asked = {"name": "all", "sql": "SELECT id FROM demo.numbers", "returns_schema_id": str(schema.id)}
+    queries.create(lake.workspace, lake.caller, asked, lambda _: queries.Inspection((), ()))
     ref = {"dataset_id": str(lake.dataset("demo.numbers").id)}
     append = {"type": "append", "parameters": {"source": ref}}
     value = {"name": "twice", "working": ref, "operations": [append]}
     pipeline = pipelines.create(lake.workspace, lake.caller, value).id
     with lake.workspace.db.write(lake.caller) as tx:
-        run = Run(uuid4(), pipeline, "twice", value, State.QUEUED, tx.now, who, "ada")
+        run = Run(uuid4(), pipeline, "twice", value, State.QUEUED, tx.now, lake.caller.user, "ada")
         runs.insert(tx, run, role=Role.ADMIN, holder="here", request="")
 
 
@@ -227,7 +224,7 @@ def test_the_application_cannot_write_into_another_tenant(postgres_url: str, own
             )
 
 
-@pytest.mark.parametrize("table", ["audit", "receipts", "dataset_schemas", "gts_schema_versions"])
+@pytest.mark.parametrize("table", ["audit", "receipts", "dataset_schemas", "gts_schema_versions", "gts_query_versions"])
 def test_what_is_written_for_the_record_stays(owner: Any, postgres_url: str, table: str) -> None:
     for change in (f"DELETE FROM {table}", f"UPDATE {table} SET tenant_id = tenant_id"):
         with owner.connect() as connection:

@@ -76,6 +76,7 @@ ARGUMENTS = {
     "read": ["a.b"], "export": ["a.b", "x.csv"], "alter": ["a.b", "--add", "x:int64"], "compact": ["a.b"],
     "drop": ["a.b", "--yes"], "merge": ["x.csv", "a.b", "--key", "x"], "infer": ["a.b"], "schema create": ["x.csv"],
     "schema validate": ["x", "x.csv"], "validate": ["x.csv"], "run": ["x.csv"],
+    "query": ["x"], "queries create": ["x.csv"], "replace": ["x", "x.csv"], "delete": ["x", "--yes"],
 }  # fmt: skip
 
 

@@ -13,8 +13,11 @@ import pyarrow.dataset as pads
 import pytest
 
 import penstock
-from penstock.errors import Conflict, Invalid, NotFound
+from penstock.config import Settings
+from penstock.core import gts
+from penstock.errors import Conflict, Invalid, NotFound, Unavailable, Unsupported
 from penstock.lake import Dataset, Lake
+from penstock.service import queries, schemas
 from places import Place
 
 
@@ -219,6 +222,101 @@ def test_a_broken_workspace_file_is_told(tmp_path: Path, content: str) -> None:
     with pytest.raises(Invalid) as refusal:
         penstock.open(tmp_path)
     assert refusal.value.reason == "broken_workspace"
+
+
+# -- queries -----------------------------------------------------------------------------------------------------------
+
+TEAMS = [{"team": "a", "points": 1}, {"team": "b", "points": 2}, {"team": "b", "points": None}]
+PROMISE = [{"name": "team", "type": "string"}, {"name": "points", "type": "number"}]
+
+
+def registered(lake: Lake, sql: str, **members: object) -> str:
+    """The name of a query over three rows, of which the last has no points."""
+    lake.create("game.scores", pa.Table.from_pylist(TEAMS))
+    payload = {"name": "scores", "type_id": gts.QUERY_RETURNS, "fields": PROMISE}
+    schema = schemas.create(lake.workspace, lake.caller, payload).id
+    query = {"name": "scores", "sql": sql, "returns_schema_id": str(schema), **members}
+    return queries.create(lake.workspace, lake.caller, query, lake.results.inspected(lake.caller)).draft.name
+
+
+OF_TEAM = "SELECT * FROM game.scores WHERE points >= 0 AND (team = $team OR $team IS NULL)"
+A_TEAM = [{"name": "team", "type": "string", "required": False}]
+
+
+def test_a_query_is_run_with_parameters_and_options(lake: Lake) -> None:
+    query = lake.query(registered(lake, OF_TEAM, parameters=A_TEAM))
+    assert query.run(team="b").rows == TEAMS[1:2]
+    assert query.run({"$orderby": "points desc"}).rows == [TEAMS[1], TEAMS[0]]
+    page = query.run({"$top": 1, "$count": True, "$select": "points"})
+    assert (page.rows, page.num_rows, page.more, page.count) == ([{"points": 1}], 1, True, 2)
+    assert query.run({"$skip": 1}).rows == TEAMS[1:2]
+    assert lake.query(query.id).now().draft.sql == OF_TEAM
+    for options, parameters, reason in (
+        ({"$top": "some"}, {}, "bad_option"),
+        ({"top": 1}, {}, "unknown_option"),
+        ({}, {"teams": "b"}, "bad_parameters"),
+    ):
+        with pytest.raises(Invalid) as refusal:
+            query.run(options, **parameters)
+        assert refusal.value.reason == reason
+    with pytest.raises(NotFound):
+        lake.query("nothing")
+
+
+def test_an_answer_is_read_by_pandas_and_polars(lake: Lake) -> None:
+    answer = lake.query(registered(lake, OF_TEAM, parameters=A_TEAM)).run({"$orderby": "team"})
+    expected = {"team": ["a", "b"], "points": [1, 2]}
+    assert answer.to_arrow().to_pydict() == pa.table(answer).to_pydict() == expected
+    assert answer.to_pandas().to_dict("list") == expected
+    assert polars.DataFrame(answer).to_dict(as_series=False) == expected
+    assert repr(answer) == "2 rows of game.scores version 1"
+
+
+def test_an_answer_can_be_had_again_when_the_dataset_has_moved_on(lake: Lake) -> None:
+    query = lake.query(registered(lake, "SELECT team, points FROM game.scores WHERE points IS NOT NULL"))
+    before = query.run({"$orderby": "team"})
+    lake.dataset("game.scores").append([{"team": "c", "points": 3}])
+    assert (query.run().num_rows, query.run().versions) == (3, {"game.scores": 2})
+    again = query.at(before.versions).run({"$orderby": "team"})
+    assert (again.rows, again.versions) == (before.rows, {"game.scores": 1})
+    with pytest.raises(NotFound):
+        query.at({"game.scores": 7}).run()
+    with pytest.raises(Invalid) as refusal:
+        query.at({"game.players": 1}).run()
+    assert refusal.value.reason == "unread_dataset"
+
+
+def test_rows_that_break_the_promise_are_not_given(lake: Lake) -> None:
+    query = lake.query(registered(lake, "SELECT * FROM game.scores"))
+    with pytest.raises(Unsupported) as refusal:
+        query.run({"$orderby": "team, points"})
+    error = refusal.value
+    assert (error.reason, error.context["error_count"], error.context["errors"][0]["row"]) == ("schema_mismatch", 1, 1)
+    assert query.run({"$filter": "points ne null"}).num_rows == 2
+
+
+def test_sql_is_tried_without_registering_it(lake: Lake) -> None:
+    registered(lake, "SELECT * FROM game.scores")
+    assert lake.sql("SELECT sum(points) AS p FROM game.scores WHERE team = $team", team="b").rows == [{"p": 2}]
+    assert lake.sql("SELECT 1 AS one").versions == {}
+    assert repr(lake.sql("SELECT 1 AS one")) == "1 row"
+
+
+def test_the_settings_limit_what_a_query_may_answer(tmp_path: Path) -> None:
+    settings = Settings(workspace=tmp_path / "lake", durable=False, query_rows=2)
+    with penstock.open(create=True, settings=settings) as lake:
+        assert lake.sql("SELECT * FROM range(2)").num_rows == 2
+        with pytest.raises(Invalid) as refusal:
+            lake.sql("SELECT * FROM range(3)")
+    assert refusal.value.reason == "query_too_large"
+
+
+def test_a_closed_lake_runs_no_query(embedded: Place) -> None:
+    with embedded.open() as lake:
+        query = lake.query(registered(lake, "SELECT * FROM game.scores WHERE team = 'a'"))
+        assert query.run().rows == TEAMS[:1]
+    with pytest.raises(Unavailable):
+        lake.results.preview(lake.caller, "SELECT 1", {})
 
 
 def test_importing_penstock_loads_nothing_heavy() -> None:

@@ -427,6 +427,15 @@ def test_a_value_is_good_for_a_type_or_it_is_not(kind: FieldType, value: Any, go
         assert not check_rows([Field("a", kind, array=True)], [{"a": value}]).valid
 
 
+@pytest.mark.parametrize("year", [0, 1, 4, 100, 400, 1000, 1900, 2000, 2023, 2024, 2100, 9996, 9999])
+def test_a_day_is_good_if_the_calendar_has_it(year: int) -> None:
+    for month in range(14):
+        for day in range(34):
+            text = f"{year:04}-{month:02}-{day:02}"
+            there = real(f"{text}T00:00:00")
+            assert (contract.good(DATE, text), contract.good(DATETIME, f"{text}T00:00:00Z")) == (there, there), text
+
+
 def error(row: int | None, field: str | None, expected: str | None, actual: str | None, message: str) -> dict[str, Any]:
     place = ({} if row is None else {"row": row}) | ({} if field is None else {"field": field})
     return place | {"expected": expected, "actual": actual, "message": message}

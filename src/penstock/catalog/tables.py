@@ -303,12 +303,18 @@ gts_queries = Table(
     _tenant(),
     Column("id", Uuid, nullable=False),
     Column("name", words(500), nullable=False),
+    Column("name_lower", words(1500), nullable=False),
+    Column("name_upper", words(1500), nullable=False),
     Column("name_key", words(1500), nullable=False),
     Column("description", words()),
+    Column("description_lower", words()),
+    Column("description_upper", words()),
     Column("sql", words(), nullable=False),
-    Column("parameters", Json, nullable=False),
+    Column("parameters", Json, nullable=False),  # core.parameters.Parameter.as_json
+    Column("reads", Json, nullable=False),  # core.query.Reference.as_json
     Column("returns_schema_id", Uuid, nullable=False),
     Column("state", words(50), nullable=False, server_default="ACTIVE"),
+    Column("state_changed_at", Instant, nullable=False),
     Column("created_at", Instant, nullable=False),
     Column("created_by", Uuid, nullable=False),
     Column("updated_at", Instant, nullable=False),
@@ -317,7 +323,9 @@ gts_queries = Table(
     Column("deleted_at", Instant),
     PrimaryKeyConstraint("id"),
     ForeignKeyConstraint(["tenant_id", "returns_schema_id"], ["gts_schemas.tenant_id", "gts_schemas.id"]),
+    Index("uq_gts_queries_tenant", "tenant_id", "id", unique=True),
     Index("ix_gts_queries_schema", "tenant_id", "returns_schema_id"),
+    Index("ix_gts_queries_created", "tenant_id", "created_at", "id"),
 )
 _live = gts_queries.c.deleted_at.is_(None)
 Index(
@@ -327,6 +335,28 @@ Index(
     unique=True,
     sqlite_where=_live,
     postgresql_where=_live,
+)
+
+gts_query_versions = Table(
+    "gts_query_versions",
+    metadata,
+    _tenant(),
+    Column("query_id", Uuid, nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("name", words(500), nullable=False),
+    Column("description", words()),
+    Column("sql", words(), nullable=False),
+    Column("parameters", Json, nullable=False),
+    Column("reads", Json, nullable=False),
+    Column("returns_schema_id", Uuid, nullable=False),
+    Column("state", words(50), nullable=False),
+    Column("change", String(40), nullable=False),  # create, update, or the verb of a transition
+    Column("reason", words()),
+    Column("changed_at", Instant, nullable=False),
+    Column("changed_by", Uuid, nullable=False),
+    Column("author", String(320), nullable=False),  # changed_by, for people
+    PrimaryKeyConstraint("tenant_id", "query_id", "version"),
+    ForeignKeyConstraint(["tenant_id", "query_id"], ["gts_queries.tenant_id", "gts_queries.id"]),
 )
 
 pipelines = Table(

@@ -12,6 +12,7 @@ from penstock.cli.demo import demo
 from penstock.cli.frame import Group
 from penstock.cli.merge import merge
 from penstock.cli.pipeline import run, runs, validate
+from penstock.cli.query import queries, query
 from penstock.cli.schema import schema
 from penstock.cli.serve import serve
 from penstock.cli.workspace import doctor, init, migrate, sweep, token
@@ -32,7 +33,9 @@ def cli() -> None:
     """
 
 
-for command in (init, serve, dataset, merge, validate, run, runs, schema, sweep, migrate, doctor, token, demo):
+for command in (
+    init, serve, dataset, merge, validate, run, runs, schema, queries, query, sweep, migrate, doctor, token, demo,
+):  # fmt: skip
     cli.add_command(command)
 
 

@@ -86,6 +86,7 @@ def serve(
             archive_after_days=settings.archive_after_days,
             tenants={opened.caller.tenant},
             runner=runner,
+            results=opened.results,
         )
         server = Server(
             application(edge), host, http_port, edge.limits, Tls(tls_cert, tls_key) if tls_cert and tls_key else None

@@ -1,22 +1,345 @@
-"""A registered query: SQL with named parameters, and the schema that its result promises to fit."""
+"""A registered query: one SELECT with named parameters, and the schema that its result promises to fit."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
+
+from penstock.core import gts
+from penstock.core.contract import FieldType
+from penstock.core.lifecycle import TRANSITIONS, State, Transition
+from penstock.core.parameters import MAX_ERRORS, Parameter, default
+from penstock.core.registry import MAX_NAME, moment, text
+from penstock.errors import Invalid, Unsupported
+
+MAX_SQL = 100_000  # characters
+MAX_PARAMETERS = 100
+RESERVED = ("format", "versions")  # what a run is asked besides its parameters
+OURS = "_odata_"  # how the parameters begin that are put around a query
+
+_MAX_TEXT = 100_000
+_MEMBERS = ("name", "description", "sql", "parameters", "returns_schema_id")
+_MANAGED = (
+    "id", "datasets", "version", "state_changed_at", "created_at", "created_by", "updated_at", "updated_by",
+)  # fmt: skip
+_EDITABLE = {
+    State.DRAFT: frozenset(_MEMBERS),
+    State.ACTIVE: frozenset(_MEMBERS),
+    State.DEPRECATED: frozenset({"description"}),
+    State.ARCHIVED: frozenset[str](),
+}
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+_TYPES = {str(kind): kind for kind in FieldType}
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A dataset that the SQL names."""
+
+    schema: str
+    table: str
+    version: int | None = None  # None: the newest at the time of a run
+
+    def as_json(self) -> dict[str, Any]:
+        shape: dict[str, Any] = {"schema_name": self.schema, "table_name": self.table}
+        return shape if self.version is None else {**shape, "version": self.version}
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What somebody wants a query to be."""
+
+    name: str
+    description: str | None
+    sql: str
+    parameters: tuple[Parameter, ...]
+    returns_schema_id: UUID
+    state: State = State.ACTIVE
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "description": self.description,
+            "sql": self.sql,
+            "parameters": [parameter.as_json() for parameter in self.parameters],
+            "returns_schema_id": str(self.returns_schema_id),
+            "state": self.state.value,
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
     id: UUID
-    name: str
-    description: str | None
-    sql: str
-    parameters: tuple[Mapping[str, Any], ...]
-    returns_schema_id: UUID
+    draft: Draft
+    datasets: tuple[Reference, ...]
     version: int
+    state_changed_at: datetime
     created_at: datetime
     created_by: UUID
     updated_at: datetime
     updated_by: UUID
+
+    @property
+    def state(self) -> State:
+        return self.draft.state
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "id": str(self.id),
+            **self.draft.as_json(),
+            "datasets": [each.as_json() for each in self.datasets],
+            "version": self.version,
+            "state_changed_at": moment(self.state_changed_at),
+            "created_at": moment(self.created_at),
+            "created_by": str(self.created_by),
+            "updated_at": moment(self.updated_at),
+            "updated_by": str(self.updated_by),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """A query as one of its versions was, and how it came to be."""
+
+    version: int
+    draft: Draft
+    datasets: tuple[Reference, ...]
+    change: str  # create, update, or the verb of a transition
+    reason: str | None
+    changed_at: datetime
+    changed_by: UUID
+    author: str
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "version": self.version,
+            "change": self.change,
+            "reason": self.reason,
+            "changed_at": moment(self.changed_at),
+            "changed_by": str(self.changed_by),
+            "author": self.author,
+            **self.draft.as_json(),
+            "datasets": [each.as_json() for each in self.datasets],
+        }
+
+
+# -- reading a query ---------------------------------------------------------------------------------------------------
+
+
+def entity(payload: Any) -> dict[str, Any]:
+    """The query that a payload holds, flat or as its member `entity`."""
+    if isinstance(payload, dict) and set(payload) == {"entity"}:
+        payload = payload["entity"]
+    if not isinstance(payload, dict):
+        raise Invalid("bad_payload", "the body must be a JSON object: a query with name, sql and returns_schema_id")
+    return payload
+
+
+def drafted(payload: Any) -> Draft:
+    """A new query as it was sent. Everything that is wrong with it is told at once."""
+    return _draft(payload, _first_state)
+
+
+def revised(query: Query, payload: Any) -> Draft:
+    """A query as it is to be: all but its state is replaced."""
+
+    def same(value: Any) -> State:
+        if value != query.state.value:
+            raise Invalid(
+                "state_is_fixed", f"the state is {query.state} and cannot be changed here; use POST …/transitions"
+            )
+        return query.state
+
+    return replace(_draft(payload, same), state=query.state)
+
+
+def check_placeholders(draft: Draft, names: Iterable[str]) -> None:
+    """Refuse a query whose SQL uses other parameters than it declares. DuckDB does not mind their case."""
+    used = {name.lower(): name for name in names}
+    declared = {parameter.name.lower() for parameter in draft.parameters}
+    errors = [
+        _error("/sql", "undeclared_parameter", f"the SQL uses ${_shown(name)}, which parameters do not declare")
+        for key, name in used.items()
+        if key not in declared
+    ] + [
+        _error(f"/parameters/{place}/name", "unused_parameter", f"the SQL does not use ${parameter.name}")
+        for place, parameter in enumerate(draft.parameters)
+        if parameter.name.lower() not in used
+    ]
+    _refuse("bad_placeholders", errors)
+
+
+def _draft(payload: Any, state: Callable[[Any], State]) -> Draft:
+    told = _Reading(entity(payload), (*_MEMBERS, "state"), also=_MANAGED)
+    draft = Draft(
+        name=told.take("name", _name, required=True),
+        description=told.take("description", lambda value: text(value, "description", _MAX_TEXT)),
+        sql=told.take("sql", _sql, required=True),
+        parameters=told.take("parameters", _parameters) or (),
+        returns_schema_id=told.take("returns_schema_id", _schema, required=True),
+        state=told.take("state", state) or State.ACTIVE,
+    )
+    _refuse("bad_query", told.errors)
+    return draft
+
+
+class _Reading:
+    """Reads the members of an object and keeps every complaint; what cannot be read is None."""
+
+    def __init__(
+        self, given: Mapping[str, Any], known: Sequence[str], pointer: str = "", *, also: Sequence[str] = ()
+    ) -> None:
+        self._given, self._pointer = given, pointer
+        self.errors: list[dict[str, Any]] = []
+        for member in given:
+            if member not in known and member not in also:
+                self.complain(
+                    _shown(member), Invalid("unknown_member", f"there is no such member; there are {', '.join(known)}")
+                )
+
+    def take(self, member: str, read: Callable[[Any], Any], *, required: bool = False) -> Any:
+        if (value := self._given.get(member)) is None:
+            if required:
+                self.complain(member, Invalid("missing_member", f"{member} is required"))
+            return None
+        try:
+            return read(value)
+        except Invalid as refusal:
+            self.complain(member, refusal)
+            return None
+
+    def complain(self, member: str, refusal: Invalid) -> None:
+        one = _error(f"{self._pointer}/{member}", refusal.reason, refusal.message)
+        self.errors += refusal.context.get("errors", [one])
+
+
+def _name(value: Any) -> str:
+    name = text(value, "name", MAX_NAME)
+    if not name.strip():
+        raise Invalid("missing_member", "name must not be blank")
+    return name
+
+
+def _sql(value: Any) -> str:
+    sql = text(value, "sql", MAX_SQL)
+    if not sql.strip():
+        raise Invalid("missing_member", "sql must hold a SELECT")
+    return sql
+
+
+def _schema(value: Any) -> UUID:
+    if not isinstance(value, str) or (schema := gts.schema_key(value)) is None:
+        raise Invalid("bad_schema_id", f"returns_schema_id must be a schema's UUID or {gts.QUERY_RETURNS}<UUID>")
+    return schema
+
+
+def _first_state(value: Any) -> State:
+    if value not in (State.ACTIVE.value, State.DRAFT.value):
+        raise Invalid("bad_state", "a new query is ACTIVE or DRAFT; later states are reached by transitions")
+    return State(value)
+
+
+def _parameters(value: Any) -> tuple[Parameter, ...]:
+    if not isinstance(value, list):
+        raise Invalid("bad_parameter", "parameters must be a list of objects with name and type")
+    if len(value) > MAX_PARAMETERS:
+        raise Invalid("too_many_parameters", f"{len(value):,} parameters; at most {MAX_PARAMETERS} are allowed")
+    found, errors, taken = list[Parameter](), list[dict[str, Any]](), set[str]()
+    for place, item in enumerate(value):
+        pointer = f"/parameters/{place}"
+        if not isinstance(item, dict):
+            errors.append(_error(pointer, "bad_parameter", "a parameter must be an object with name and type"))
+            continue
+        told = _Reading(item, ("name", "type", "required", "default"), pointer)
+        found.append(_parameter(told, taken))
+        errors += told.errors
+    _refuse("bad_parameter", errors)
+    return tuple(found)
+
+
+def _parameter(told: _Reading, taken: set[str]) -> Parameter:
+    def free(value: Any) -> str:
+        if not isinstance(value, str) or not _WORD.fullmatch(value):
+            rule = "use 1 to 128 letters, digits and _, and start with a letter or _"
+            raise Invalid("bad_parameter_name", f"this is no parameter name: {rule}")
+        if value.lower() in RESERVED or value.lower().startswith(OURS):
+            raise Invalid("reserved_parameter_name", f"{value} means something else to a run; choose another name")
+        if value.lower() in taken:
+            raise Invalid("doubled_parameter_name", f"there is a parameter {value} already, in this case or another")
+        taken.add(value.lower())
+        return value
+
+    name, kind = told.take("name", free, required=True), told.take("type", _type, required=True)
+    otherwise = told.take("default", lambda value: default(kind, value)) if kind else None
+    required = told.take("required", _flag)
+    if required and otherwise is not None:
+        told.complain("required", Invalid("required_with_default", "what has a default is not required; drop one"))
+    return Parameter(name, kind, otherwise is None if required is None else required, otherwise)
+
+
+def _type(value: Any) -> FieldType:
+    if not isinstance(value, str) or value not in _TYPES:
+        raise Invalid("bad_parameter_type", f"a parameter is one of {', '.join(_TYPES)}")
+    return _TYPES[value]
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise Invalid("bad_parameter", "required must be true or false")
+    return value
+
+
+# -- its life ----------------------------------------------------------------------------------------------------------
+
+
+def changed(before: Draft, after: Draft) -> set[str]:
+    """The members in which they differ."""
+    return {member for member in _MEMBERS if getattr(before, member) != getattr(after, member)}
+
+
+def assert_editable(state: State, members: Set[str]) -> None:
+    """Refuse a change of members that are settled in this state; an archived query takes no write at all."""
+    editable = _EDITABLE[state]
+    refused = sorted(members - editable)
+    if refused or not editable:
+        left = f"only {' and '.join(sorted(editable))} can change" if editable else "nothing can change"
+        raise Unsupported(
+            "read_only_state", f"the query is {state}: {left} in this state", state=str(state), members=refused
+        )
+
+
+def assert_runnable(query: Query) -> None:
+    if query.state is State.ARCHIVED:
+        told = f"the query {query.draft.name!r} is ARCHIVED and cannot be run; an admin may restore it"
+        raise Unsupported("query_archived", told, query_id=str(query.id))
+
+
+def transition(current: State, to: State) -> Transition:
+    """The same paths, and the same roles, as for schemas."""
+    if found := TRANSITIONS.get((current, to)):
+        return found
+    possible = [str(end) for start, end in TRANSITIONS if start is current]
+    raise Unsupported(
+        "illegal_transition",
+        f"a query that is {current} cannot become {to}; it can become {' or '.join(possible)}",
+        current=str(current),
+        to=str(to),
+        possible=possible,
+    )
+
+
+def _error(pointer: str, code: str, message: str) -> dict[str, Any]:
+    return {"pointer": pointer, "message": message, "code": code}
+
+
+def _refuse(reason: str, errors: list[dict[str, Any]]) -> None:
+    if errors:
+        more = f" ({len(errors) - 1} more in errors)" if len(errors) > 1 else ""
+        raise Invalid(reason, f"{errors[0]['pointer']}: {errors[0]['message']}{more}", errors=errors[:MAX_ERRORS])
+
+
+def _shown(name: str) -> str:
+    """A name from outside, safe to print: escaped and cut."""
+    return ascii(name[:128])[1:-1]

@@ -2,13 +2,15 @@
 
 from fastapi import FastAPI
 
-from penstock.http import datasets, documents, errors, gts, health, operations, pipelines, runs
+from penstock.http import datasets, documents, errors, gts, health, operations, pipelines, queries, results, runs
 from penstock.http.edge import Edge
 from penstock.http.manners import Bounded, Observed
 from penstock.http.metrics import Metrics
 
 ROUTERS = (
     gts.router,
+    queries.router,
+    results.router,
     datasets.router,
     operations.router,
     pipelines.router,
@@ -24,7 +26,7 @@ def application(edge: Edge) -> FastAPI:
     for router in ROUTERS:
         app.include_router(router)
     app.state.edge = edge
-    app.state.metrics = Metrics(edge.runner)
+    app.state.metrics = Metrics(edge.runner, edge.results)
     app.state.routes = [route for router in ROUTERS for route in router.routes]
     errors.install(app)
     documents.install(app)

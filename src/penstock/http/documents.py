@@ -26,6 +26,7 @@ TAGS = [
     {"name": "pipelines", "description": "Operations that run on Spark, in order, and are committed once."},
     {"name": "runs", "description": "What became of pipelines that were run."},
     {"name": "schemas", "description": "What queries promise to return."},
+    {"name": "queries", "description": "SQL over datasets, whose results are checked against their schemas."},
     {"name": "service", "description": "Health and metrics."},
 ]
 # Headers of answers that clients rely on.
@@ -33,11 +34,12 @@ _HEADERS: dict[str, dict[str, Any]] = {
     "x-request-id": {"description": "The name of this request in the log.", "schema": shapes.TEXT},
     "etag": {"description": "The version of what is shown.", "schema": shapes.TEXT},
     "location": {"description": "Where it is.", "schema": shapes.LINK},
+    "x-penstock-versions": {"description": "The versions that were read.", "schema": shapes.TEXT},
     "www-authenticate": {"description": "How to say who you are.", "schema": shapes.TEXT},
 }
 _FAILURE_HEADERS = {401: ("www-authenticate",)}
 # What is made by a POST, and the parameter of the paths below that takes its id.
-_MADE = {"/gts": "id", "/datasets": "dataset", "/pipelines": "id"}
+_MADE = {"/gts": "id", "/queries": "id", "/datasets": "dataset", "/pipelines": "id"}
 _EARLY = (403, 500, 503)  # may come before a route is reached, or instead of its answer
 # One example of each status: reason, sentence, facts.
 _EXAMPLES: dict[int, tuple[str, str, dict[str, Any]]] = {

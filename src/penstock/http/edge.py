@@ -9,6 +9,7 @@ from fastapi import Request
 
 from penstock.core.caller import Caller
 from penstock.errors import Invalid
+from penstock.service.results import Results
 from penstock.service.runs import Runner
 from penstock.service.tokens import Tokens
 from penstock.service.workspace import Workspace
@@ -40,6 +41,7 @@ class Edge:
     archive_after_days: int = 90  # a deprecated schema is archived then
     tenants: set[UUID] = field(default_factory=set)  # that this process has served
     runner: Runner = None  # type: ignore[assignment]  # of pipelines, the caller's to close; one of its own unless given
+    results: Results = None  # type: ignore[assignment]  # of queries; as the runner
 
     def __post_init__(self) -> None:
         if self.tokens is None and self.dev is None:
@@ -48,6 +50,8 @@ class Edge:
             )
         if not self.runner:
             object.__setattr__(self, "runner", Runner(self.workspace))
+        if not self.results:
+            object.__setattr__(self, "results", Results(self.workspace))
 
 
 def edge_of(request: Request) -> Edge:

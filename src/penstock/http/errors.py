@@ -52,6 +52,8 @@ STATUS_OF: dict[str, int] = {
     "write_too_large": 413,
     "url_too_long": 414,
     "unsupported_media_type": 415,
+    "schema_mismatch": 500,
+    "schema_unavailable": 500,
     "codec_not_for_engine": 501,
     "type_not_for_engine": 501,
 }
@@ -63,6 +65,8 @@ SENTENCES: dict[str, str] = {
     "schema_name_taken": "Schema name already exists",
     "schema_in_use": "Schema is referenced by active queries",
     "schema_changed": "Schema was modified by another user",
+    "schema_mismatch": "Schema mismatch",
+    "schema_unavailable": "Schema not found",
     "role_too_low": "Insufficient permissions",
     "no_role": "Insufficient permissions",
 }

@@ -128,8 +128,8 @@ def create(request: Request, who: Who, body: Body) -> Response:
 @router.post(
     "/infer",
     summary="Propose a schema",
-    description="From a dataset, from rows in JSON, or from a sample in CSV, JSON lines, Parquet or Arrow. Nothing is "
-    "stored: what comes back can be sent to POST /gts.",
+    description="From a dataset, from rows in JSON, from SQL, or from a sample in CSV, JSON lines, Parquet or Arrow. "
+    "Nothing is stored: what comes back can be sent to POST /gts.",
     responses=answers(200, "A proposal.", _PROPOSAL, shapes.of("SchemaProposal"), errors=[400, 403, 404, 413, 415]),
     openapi_extra={
         "parameters": [query("name", "The name to propose.", example="Orders by day")],
@@ -159,8 +159,12 @@ def infer(
             name = dataset
         case {"rows": rows, **more} if not set(more) - {"name"}:
             fields, name = infers.of_rows(rows), "Sample"
+        case {"sql": str() as sql, **more} if not set(more) - {"name"}:
+            fields, name = edge_of(request).results.inferred(who, sql), "Query"
         case _:
-            raise Invalid("bad_payload", "send {dataset, version?} or {rows}, and name if you like; or a sample file")
+            raise Invalid(
+                "bad_payload", "send {dataset, version?}, {rows} or {sql}, and name if you like; or a sample file"
+            )
     return _json(_proposal(_text(body, "name") or asked.get("name") or name, fields))
 
 

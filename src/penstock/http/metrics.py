@@ -1,23 +1,26 @@
-"""What is counted and measured of every request and every run, in the words of Prometheus."""
+"""What is counted and measured of every request, every run and every query, in the words of Prometheus."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_1_0_0, generate_latest
 
 from penstock.core.run import UNDER_WAY, State
+from penstock.service.results import Results
 from penstock.service.runs import Runner
 
 MEDIA_TYPE = CONTENT_TYPE_PLAIN_1_0_0
 UNKNOWN = "(unknown)"  # the route of a path that no route serves
 
+_OUTCOMES = {True: "valid", False: "invalid"}
 _METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_CHECK_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 _RUN_SECONDS = (0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 7_200)
 
 
 class Metrics:
     """One set for each application: two of them in a process do not count for each other."""
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: Runner, results: Results) -> None:
         self.registry = CollectorRegistry()
         self.in_flight = Gauge("penstock_http_in_flight", "Requests under way.", registry=self.registry)
         self._requests = Counter(
@@ -51,9 +54,33 @@ class Metrics:
             Gauge(name, meaning, registry=self.registry).set_function(count)
         runner.hear_ends(self.ran)
 
+        self._checks = Counter(
+            "penstock_query_checks", "Results checked against their schemas.", ["outcome"], registry=self.registry
+        )
+        for outcome in _OUTCOMES.values():
+            self._checks.labels(outcome)
+        self._check_seconds = Histogram(
+            "penstock_query_check_seconds",
+            "Time to check a result.",
+            registry=self.registry,
+            buckets=_CHECK_SECONDS,
+        )
+        query_seconds = Histogram(
+            "penstock_query_seconds",
+            "Time to run a query, its check included.",
+            registry=self.registry,
+            buckets=_SECONDS,
+        )
+        results.hear_checks(self.checked)
+        results.hear_runs(query_seconds.observe)
+
     def ran(self, state: State, seconds: float) -> None:
         self._runs.labels(state.value).inc()
         self._run_seconds.observe(seconds)
+
+    def checked(self, valid: bool, seconds: float) -> None:
+        self._checks.labels(_OUTCOMES[valid]).inc()
+        self._check_seconds.observe(seconds)
 
     def answered(self, method: str, route: str | None, status: int | None, seconds: float) -> None:
         """What a client chose freely is no label: there would be no end to them."""

@@ -1,7 +1,8 @@
 """Rows on their way out: a page of them as exact JSON, or all of them as a stream of bytes.
 
 In JSON, integers and decimals are numbers with all their digits, dates and times are ISO 8601 (in UTC with Z), bytes
-are base64, and NaN and the infinities, which JSON does not know, are null.
+are base64, and NaN and the infinities, which JSON does not know, are null. What no dataset can hold and SQL can make,
+such as an interval, is text.
 """
 
 import base64
@@ -11,12 +12,14 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from penstock.http import media
 
 NULL = "null"
+_NO_FRACTION = {"s": "", "ms": ".000", "us": ".000000", "ns": ".000000000"}  # of a second
 
 
 def page(reader: pa.RecordBatchReader, skip: int, top: int, most_bytes: int) -> tuple[list[pa.RecordBatch], bool]:
@@ -96,6 +99,8 @@ def _written(opened: _Writer, schema: pa.Schema, batches: Iterator[pa.RecordBatc
 
 def _objects(batch: pa.RecordBatch) -> Iterator[str]:
     names = [f"{_text(name)}:" for name in batch.schema.names]
+    if not names:
+        yield from ["{}"] * batch.num_rows
     for values in zip(*map(_values, batch.columns), strict=True):
         yield f"{{{','.join(map(str.__add__, names, values))}}}"
 
@@ -103,8 +108,8 @@ def _objects(batch: pa.RecordBatch) -> Iterator[str]:
 def _values(column: pa.Array) -> list[str]:
     """Each value of a column as JSON text."""
     kind = column.type
-    if pt.is_list(kind):
-        inner, ends = _values(column.flatten()), column.value_lengths().fill_null(0).to_pylist()
+    if pt.is_list(kind) or pt.is_fixed_size_list(kind):
+        inner, ends = _values(column.flatten()), pc.list_value_length(column).fill_null(0).to_pylist()
         at, told = 0, []
         for length, there in zip(ends, column.is_valid().to_pylist(), strict=True):
             told.append(f"[{','.join(inner[at : at + length])}]" if there else NULL)
@@ -118,14 +123,21 @@ def _values(column: pa.Array) -> list[str]:
     if pt.is_timestamp(kind):
         zone = "" if kind.tz is None else "Z"
         moments = column.cast(pa.timestamp(kind.unit)).cast(pa.string()).to_pylist()
-        return [NULL if m is None else f'"{m.replace(" ", "T").removesuffix(".000000")}{zone}"' for m in moments]
-    say = _SAY[next(test for test in _SAY if test(kind))]
+        return [
+            NULL if m is None else f'"{m.replace(" ", "T").removesuffix(_NO_FRACTION[kind.unit])}{zone}"'
+            for m in moments
+        ]
+    say = next((say for test, say in _SAY.items() if test(kind)), _odd)
     plain = column.cast(pa.string()) if pt.is_date(kind) else column  # Python's dates end with the year 9999
     return [NULL if value is None else say(value) for value in plain.to_pylist()]
 
 
 def _text(value: str) -> str:
     return json.dumps(value, ensure_ascii=False)
+
+
+def _odd(value: object) -> str:
+    return _text(str(value))
 
 
 def _number(value: float) -> str:

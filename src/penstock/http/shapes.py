@@ -10,6 +10,7 @@ from penstock.core.contract import MAX_DESCRIPTION, MAX_FIELDS, FieldType
 from penstock.core.lifecycle import State
 from penstock.core.merge import STRATEGIES
 from penstock.core.operations import MAX_ALIAS
+from penstock.core.query import MAX_PARAMETERS, MAX_SQL
 from penstock.core.registry import MAX_NAME
 from penstock.core.run import State as RunState
 
@@ -127,6 +128,34 @@ _COMPLAINT = members({"expected": NOTE, "actual": NOTE, "message": TEXT}, {"row"
 def _flat_or_wrapped(shape: Shape) -> Shape:
     return {"anyOf": [shape, members({"entity": shape})]}
 
+
+# -- queries
+
+_PARAMETER = members({"name": _FIELD_NAME, "type": {"enum": _SCALARS}, "required": FLAG}, {"default": {}})
+_PARAMETER_SENT = members(
+    {"name": _FIELD_NAME, "type": {"enum": _SCALARS}}, {"required": {"type": ["boolean", "null"]}, "default": {}}
+)
+_QUERY_SAID = {
+    "name": TEXT, "description": NOTE, "sql": TEXT, "parameters": many(of("Parameter")), "returns_schema_id": ID,
+    "state": {"enum": _STATES}, "datasets": many(members({"schema_name": TEXT, "table_name": TEXT}, {"version": COUNT})),
+}  # fmt: skip
+_QUERY = {
+    "id": ID, **_QUERY_SAID, "version": NUMBER, "state_changed_at": MOMENT,
+    "created_at": MOMENT, "created_by": ID, "updated_at": MOMENT, "updated_by": ID,
+}  # fmt: skip
+_QUERY_SENT = {
+    "name": _NAME_SENT,
+    "sql": {"type": "string", "minLength": 1, "maxLength": MAX_SQL},
+    "returns_schema_id": TEXT,
+}
+_QUERY_MORE = {
+    "description": NOTE,
+    "parameters": {"type": ["array", "null"], "items": of("ParameterSent"), "maxItems": MAX_PARAMETERS},
+}
+_QUERY_KEPT = ("id", "datasets", "state_changed_at", "created_at", "created_by", "updated_at", "updated_by")
+_QUERY_IGNORES = dict.fromkeys(_QUERY_KEPT, _IGNORED)
+_READ = {"type": "object", "additionalProperties": COUNT}  # versions, by the names of datasets
+_ROWS = {"@penstock.versions": _READ, "value": many(ANY_OBJECT)}
 
 # -- datasets
 
@@ -270,6 +299,7 @@ SHAPES: dict[str, Shape] = {
         "anyOf": [
             members({"dataset": TEXT}, {"version": {"type": ["integer", "null"]}, "name": NOTE}),
             members({"rows": {"type": "array", "minItems": 1}}, {"name": NOTE}),
+            members({"sql": TEXT}, {"name": NOTE}),
         ]
     },
     "Transition": members({"to": {"enum": _STATES}}, {"version": _FIXED["version"], "reason": NOTE}),
@@ -297,6 +327,43 @@ SHAPES: dict[str, Shape] = {
     "References": members({"query_count": COUNT, "queries": many(_REFERENCE)}),
     "Rows": members({"rows": {}}, {"strict": FLAG}),
     "Verdict": members({"valid": FLAG, "error_count": COUNT, "errors": many(_COMPLAINT)}),
+    "Parameter": _PARAMETER,
+    "ParameterSent": _PARAMETER_SENT,
+    "Query": members(_QUERY),
+    "QueryPage": page(members({}, _QUERY)),
+    "QuerySent": _flat_or_wrapped(
+        members(
+            _QUERY_SENT,
+            {**_QUERY_MORE, "state": {"enum": ["ACTIVE", "DRAFT", None]}, "version": _IGNORED, **_QUERY_IGNORES},
+        )
+    ),
+    "QueryReplacement": _flat_or_wrapped(
+        members(_QUERY_SENT, {**_QUERY_MORE, "state": _FIXED["state"], "version": _FIXED["version"], **_QUERY_IGNORES})
+    ),
+    "QueryRevision": members(
+        {
+            "version": NUMBER,
+            "change": TEXT,
+            "reason": NOTE,
+            "changed_at": MOMENT,
+            "changed_by": ID,
+            "author": TEXT,
+            **_QUERY_SAID,
+        }
+    ),
+    "QueryResults": members({"@odata.context": TEXT, **_ROWS}, {"@odata.count": COUNT, "@odata.nextLink": LINK}),
+    "PreviewSent": members(
+        {"sql": TEXT},
+        {
+            "parameters": {
+                "type": ["object", "null"],
+                "additionalProperties": {"type": ["string", "number", "boolean", "null"]},
+            }
+        },
+    ),
+    "Preview": members(
+        {"columns": many(members({"name": TEXT, "type": of("ColumnType")})), "more": FLAG, **_ROWS},
+    ),
     "ColumnType": _COLUMN_TYPE,
     "Column": members({"name": TEXT, "type": of("ColumnType"), "nullable": FLAG}),
     "Dataset": members(_DATASET),

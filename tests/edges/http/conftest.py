@@ -9,6 +9,8 @@ from edges.http.client import SECRET, Client, near, token
 from penstock.http.app import application
 from penstock.http.edge import Edge
 from penstock.lake import Lake
+from penstock.service.results import Results
+from penstock.service.sandbox import Sandbox
 from penstock.service.tokens import Tokens
 from places import Place
 
@@ -20,9 +22,17 @@ def local(embedded: Place) -> Iterator[Lake]:
         yield opened
 
 
+@pytest.fixture(scope="session")
+def sandbox() -> Iterator[Sandbox]:
+    """One for all: it takes a second to start, and keeps nothing of a query."""
+    sandbox = Sandbox()
+    yield sandbox
+    sandbox.close()
+
+
 @pytest.fixture
-def edge(local: Lake) -> Iterator[Edge]:
-    edge = Edge(local.workspace, Tokens(SECRET))
+def edge(local: Lake, sandbox: Sandbox) -> Iterator[Edge]:
+    edge = Edge(local.workspace, Tokens(SECRET), results=Results(local.workspace, sandbox))
     yield edge
     edge.runner.close()
 

@@ -14,7 +14,7 @@ from penstock.catalog import queries
 from penstock.core import gts
 from penstock.core.caller import Caller, Role, person
 from penstock.core.lifecycle import TRANSITIONS, State
-from penstock.core.query import Query
+from penstock.core.query import Draft, Query
 from penstock.errors import NotFound, Unsupported
 from penstock.http.app import application
 from penstock.http.edge import Edge
@@ -90,8 +90,8 @@ def refer(lake: Lake, client: Person, schema: str, name: str = "a query") -> Non
     """A query that refers to the schema."""
     caller = caller_of(client)
     with lake.workspace.db.write(caller) as tx:
-        who, now = caller.user, tx.now
-        queries.insert(tx, Query(uuid4(), name, None, "SELECT 1", (), UUID(schema), 1, now, who, now, who))
+        who, now, draft = caller.user, tx.now, Draft(name, None, "SELECT 1", (), UUID(schema))
+        queries.insert(tx, Query(uuid4(), draft, (), 1, now, now, who, now, who))
 
 
 def caller_of(client: Person) -> Caller:

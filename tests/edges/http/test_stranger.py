@@ -40,6 +40,8 @@ SECRETS = {
     "second column": "ibis_0f95b7",
     "alias": "newt-6ad08c",
     "selector": "toad31f7e9",
+    "query description": "stoat44b0a2",
+    "column of SQL": "mink_e81f07",
 }
 # What the stranger knows, and something of the same length that nobody has.
 KNOWN = {
@@ -48,6 +50,7 @@ KNOWN = {
     "field": ("otter_77e2ab", "otter_000000"),
     "dataset": ("zoo_5b8e13.lynx_e0c4d1", "zoo_000000.lynx_000000"),
     "pipeline_name": ("Crane-19e7a4", "Crane-000000"),
+    "query_name": ("Egret-5d02c8", "Egret-000000"),
     "column": ("bison_3fa60d", "bison_000000"),
     "value": ("tapir8c25f1", "tapir000000"),
     "user": ("moose-d71c3e", "moose-000000"),
@@ -56,11 +59,11 @@ KNOWN = {
 }
 
 NAMES = (
-    "schema_id", "gts_id", "dataset_id", "dataset", "pipeline_id", "run_id", "pipeline_name", "schema_name", "field",
-    "column", "tenant", "user",
+    "schema_id", "gts_id", "dataset_id", "dataset", "pipeline_id", "run_id", "query_id", "pipeline_name", "query_name",
+    "schema_name", "field", "column", "tenant", "user",
 )  # fmt: skip
 PATHS = (
-    ["/gts", "/datasets", "/pipelines", "/runs"] * 4
+    ["/gts", "/datasets", "/pipelines", "/runs", "/queries"] * 4
     + ["/gts/infer", "/@", "/gts/@/@", "/datasets/@/@", "/runs/@"]
     + [f"/gts/{key}" for key in ("<schema_id>", "<gts_id>", "@")] * 3
     + [f"/gts/{key}/{tail}" for key in ("<schema_id>", "<gts_id>")
@@ -70,6 +73,9 @@ PATHS = (
        for tail in ("", "/rows", "/schema", "/history", "/operations")]
     + ["/pipelines/validate", "/pipelines/<pipeline_id>", "/pipelines/<pipeline_id>/runs", "/pipelines/@"] * 2
     + ["/runs/<run_id>", "/runs/<run_id>/cancel"] * 2
+    + ["/queries/preview", "/queries/@"] * 2
+    + [f"/queries/{key}{tail}" for key in ("<query_id>", "<query_name>")
+       for tail in ("", "/results", "/versions", "/versions/1", "/transitions")]
 )  # fmt: skip
 QUERIES = [
     ("$filter", "name eq '<schema_name>'"), ("$filter", "id eq <schema_id>"), ("$filter", "id in ('<schema_id>')"),
@@ -81,6 +87,7 @@ QUERIES = [
     ("$select", "id,name,tenant_id"), ("$count", "true"), ("$top", "5"), ("$skip", "0"), ("version", "1"),
     ("where", "<column> = '<value>'"), ("columns", "<column>"), ("from", "1"), ("to", "2"), ("before", "9"),
     ("$filter", "pipeline_id eq <pipeline_id> or id eq <run_id>"), ("$filter", "state ne 'failed'"),
+    ("$filter", "name eq '<query_name>' or returns_schema_id eq <schema_id>"), ("versions", "<dataset>:1"),
     ("$search", "<pipeline_name>"), ("name", "<dataset>"), ("force", "true"), ("tenant_id", "<tenant>"), ("<field>", "<value>"),
 ]  # fmt: skip
 _FIELDS = [{"name": "<field>", "type": "string", "description": "<description>"}]
@@ -89,7 +96,19 @@ _SOURCE = {"source": {"dataset_id": "<dataset_id>"}, "source_selector": "<column
 _APPEND = {"type": "append", "alias": "<field>", "parameters": _SOURCE}
 _MERGE = {"type": "merge", "parameters": {**_SOURCE, "key_columns": ["<column>"], "strategy": "upsert"}}
 _PIPELINE = {"name": "<pipeline_name>", "working": {"dataset_id": "<dataset_id>"}, "operations": [_APPEND, _MERGE]}
+_SQL = "SELECT <column> AS <field> FROM <dataset>"
+_QUERY = {"name": "<query_name>", "sql": _SQL, "returns_schema_id": "<schema_id>"}
+_OWN_SQL = {**_QUERY, "sql": "SELECT '<value>' AS <field> WHERE '<column>' <> $<column>"}
+_PINNED_SQL = "SELECT * FROM <dataset> AS t AT (VERSION => 1) JOIN read_csv('<value>') USING (<column>)"
 JSON_BODIES: list[Any] = [
+    _QUERY,
+    {**_QUERY, "returns_schema_id": "<gts_id>", "version": 1, "id": "<query_id>"},
+    _OWN_SQL,
+    {"sql": _SQL},
+    {"sql": _SQL, "name": "<query_name>"},
+    {"sql": _SQL, "parameters": {"<column>": "<value>"}},
+    {"sql": _PINNED_SQL},
+    {"sql": "SELECT $<column> AS <field>", "parameters": {"<column>": "<value>"}},
     _APPEND,
     _MERGE,
     _PIPELINE,
@@ -125,6 +144,10 @@ FITTING = {  # what a path is likely to take
     "/datasets": {"name": "<dataset>", "schema": [{"name": "<column>", "type": "int64"}]},
     "/datasets/<dataset_id>/operations": _APPEND,
     "/datasets/<dataset>/operations": _MERGE,
+    "/queries": _QUERY,
+    "/queries/preview": {"sql": _SQL},
+    "/queries/<query_id>": {**_QUERY, "version": 1},
+    "/queries/<query_id>/transitions": {"to": "DEPRECATED", "version": 1},
     "/pipelines": _PIPELINE,
     "/pipelines/validate": _PIPELINE,
     "/pipelines/<pipeline_id>": {**_PIPELINE, "version": 1},
@@ -221,16 +244,19 @@ class Owner:
         rows = f"{known['column']},{SECRETS['second column']}\n{known['value']},{SECRETS['cell']}\n"
         sent = {"content": rows, "headers": {"content-type": "text/csv", "idempotency-key": known["key"]}}
         dataset = self._made("/datasets", params={"name": known["dataset"]}, **sent)
+        sql = f"SELECT {known['column']} AS {known['field']}, 1 AS {SECRETS['column of SQL']} FROM {known['dataset']}"
+        asked = {"name": known["query_name"], "description": SECRETS["query description"], "sql": sql}
+        query = self._made("/queries", json={**asked, "returns_schema_id": schema})
         pipeline = self._made("/pipelines", json=self._pipeline(dataset))
         run = self._made(f"/pipelines/{pipeline}/runs")
         ids = {"schema_id": schema, "gts_id": f"{gts.QUERY_RETURNS}{schema}", "dataset_id": dataset}
-        self.words = {**known, **ids, "pipeline_id": pipeline, "run_id": run}
+        self.words = {**known, **ids, "pipeline_id": pipeline, "run_id": run, "query_id": query}
         while not self._asked("GET", f"/runs/{run}").json()["ended_at"]:
             pass
 
     def everything(self) -> Any:
         """All that the owner can see."""
-        paths = ("/gts", "/datasets", "/pipelines", "/runs")
+        paths = ("/gts", "/datasets", "/pipelines", "/runs", "/queries")
         found = [self._asked("GET", f"{path}?$count=true").json() for path in paths]
         for schema in found[0]["value"]:
             here = f"/gts/{schema['id']}"
@@ -238,6 +264,9 @@ class Owner:
         for dataset in found[1]["value"]:
             here = f"/datasets/{dataset['id']}"
             found += [self._asked("GET", f"{here}/{tail}").json() for tail in ("rows", "history", "schema")]
+        for query in found[4]["value"]:
+            here = f"/queries/{query['id']}"
+            found += [self._asked("GET", f"{here}/{tail}").json() for tail in ("versions", "results")]
         return found
 
     def _pipeline(self, dataset: str) -> Any:
@@ -340,7 +369,7 @@ def compared(answer: httpx.Response, words: Words, instead: Words) -> tuple[int,
 
 def unknown_words() -> Words:
     schema = str(uuid4())
-    ids = {name: str(uuid4()) for name in ("dataset_id", "pipeline_id", "run_id")}
+    ids = {name: str(uuid4()) for name in ("dataset_id", "pipeline_id", "run_id", "query_id")}
     ids |= {"schema_id": schema, "gts_id": f"{gts.QUERY_RETURNS}{schema}"}
     return {name: other for name, (_, other) in KNOWN.items()} | ids
 

@@ -219,6 +219,8 @@ class _Parser:
         match self.fields.get(name):
             case Kind() as kind:
                 return Field(name, kind)
+            case Collection(members) if not members:
+                _refuse(f"{name} is an array, which no filter can ask about", token.at)
             case Collection():
                 self.require("/", f"'/any(…)' or '/all(…)' after the collection {name}")
                 return self.quantified(name)

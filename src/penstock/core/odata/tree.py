@@ -24,7 +24,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Collection:
-    """Rows that belong to a row: asked with any() and all(), never compared."""
+    """Rows that belong to a row: asked with any() and all(), never compared. Without fields it is an array of values."""
 
     fields: Mapping[str, Kind]
 

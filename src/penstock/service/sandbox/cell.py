@@ -1,0 +1,230 @@
+"""What a child does: it reads one statement, is given the datasets that it names, answers, and ends.
+
+It is ready, locked and rationed before it hears a word of the user's. It reads data files through Arrow; DuckDB itself has
+no file system.
+"""
+
+import json
+import os
+import socket
+import sys
+from base64 import b64decode
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+import pyarrow.types as pt
+from pyarrow import fs
+
+from penstock.core.stats import Stats, from_json
+from penstock.engines.duckdb.types import quoted
+from penstock.errors import PenstockError
+from penstock.service.sandbox import statement, wire
+from penstock.service.sandbox.limits import Limits, confine, ration
+from penstock.service.sandbox.refusals import told
+from penstock.service.sandbox.statement import Reading, Ref
+from penstock.service.sandbox.wire import Hung, Kind, Line
+
+_BATCH_ROWS = 64 << 10
+_TELLING = 16  # columns: to say their bounds takes less time than to open a file
+_DEPTH = 20_000  # DuckDB allows expressions of 1,000 levels, each of which is several in JSON
+_FILES = fs.LocalFileSystem()
+# Not read ahead: local files are fast, and a file's first rows need not wait for all of it.
+_PARQUET = pads.ParquetFileFormat(default_fragment_scan_options=pads.ParquetFragmentScanOptions(pre_buffer=False))
+_READ_AHEAD = {"batch_readahead": 2, "fragment_readahead": 2}
+_SETTINGS: dict[str, str | bool | int | float | list[str]] = {
+    "allow_community_extensions": False,
+    "allow_persistent_secrets": False,
+    "async_threads": 1,
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+    "enable_external_access": False,
+    "python_enable_replacements": False,
+    "temp_directory": "",
+}
+_LOCKED = (
+    "SET disabled_filesystems = 'LocalFileSystem'",
+    "SET TimeZone = 'UTC'",
+    "SET enable_progress_bar = false",
+    "SET lock_configuration = true",
+)
+
+
+def live(sock: socket.socket, limits: Limits, parent: int) -> None:
+    """The whole life of a child. It ends when it is told nothing more."""
+    confine(limits, parent)
+    cell = _Cell(Line(sock, wire.MAX_SAID), _connected(limits))
+    cell.rehearse()
+    ration(limits)
+    while True:
+        cell.hear()
+
+
+def _connected(limits: Limits) -> duckdb.DuckDBPyConnection:
+    sys.setrecursionlimit(_DEPTH)
+    pa.set_cpu_count(limits.threads)
+    pa.set_io_thread_count(limits.threads)
+    nowhere = os.open(".", os.O_RDONLY)
+    os.chdir("/")  # DuckDB wants a working directory when it starts, and never again
+    config = {**_SETTINGS, "threads": limits.threads, "memory_limit": f"{limits.duckdb_memory}B"}
+    db = duckdb.connect(":memory:", config=config)
+    os.fchdir(nowhere)
+    os.close(nowhere)
+    for sql in _LOCKED:
+        db.execute(sql)
+    return db
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    schema: pa.Schema
+    files: Sequence[tuple[str, int, Mapping[str, Stats]]]  # path, rows, what is known of its columns
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> "_Table":
+        exact = pa.ipc.read_schema(pa.py_buffer(b64decode(given["schema"])))
+        # "Required" is the catalog's promise; an old file without the column could not keep it for the scanner.
+        schema = pa.schema([column.with_nullable(True) for column in exact])
+        return cls(schema, [(path, rows, from_json(known, schema)) for path, rows, known in given["files"] if rows])
+
+    def telling(self, reading: Reading) -> frozenset[str]:
+        """The columns whose bounds may spare a file: the first ones in any case, others if the statement speaks of them."""
+        judged = [f.name for f in self.schema if _judged(f.type)]
+        return frozenset(judged[:_TELLING]) | {name for name in judged if name.lower() in reading.columns}
+
+    def source(self, columns: frozenset[str]) -> pads.Dataset:
+        """The files, and what is known of these columns: a file that cannot hold what is asked for is not opened."""
+        judged = {name: pc.field(name) for name in columns}
+        fragments = [
+            _PARQUET.make_fragment(path, _FILES, partition_expression=self._promise(judged, rows, known))
+            for path, rows, known in self.files
+        ]
+        return _Source(fragments, self.schema, _PARQUET, _FILES)
+
+    def _promise(self, judged: Mapping[str, pc.Expression], rows: int, known: Mapping[str, Stats]) -> Any:
+        promise = None
+        for name, column in judged.items():
+            stats = known.get(name)
+            if stats is None or stats.nulls == rows:
+                continue
+            for end, holds in ((stats.low, column.__ge__), (stats.high, column.__le__)):
+                if end is not None:
+                    kind = self.schema.field(name).type
+                    one = holds(pa.scalar(bool(end) if pt.is_boolean(kind) else end, kind))
+                    one = one | column.is_null() if stats.nulls else one
+                    promise = one if promise is None else promise & one
+        return promise
+
+
+class _Source(pads.FileSystemDataset):  # type: ignore[misc]
+    """Files, with less read ahead than Arrow would by itself: rows come sooner, and fewer are held."""
+
+    def scanner(self, columns: list[str] | None = None, filter: pc.Expression | None = None) -> pads.Scanner:
+        return super().scanner(columns=columns, filter=filter, **_READ_AHEAD)
+
+
+def _judged(kind: pa.DataType) -> bool:
+    """Statistics say nothing of NaN, which DuckDB sorts above all numbers."""
+    return not pt.is_floating(kind) and not pt.is_nested(kind)
+
+
+@dataclass(slots=True)
+class _Cell:
+    line: Line
+    db: duckdb.DuckDBPyConnection
+    select: str = ""  # the user's statement, as DuckDB writes it
+    tables: dict[Ref, _Table] = field(default_factory=dict)
+    shown: dict[Ref, frozenset[str]] = field(default_factory=dict)  # the columns that a table was made known with
+
+    def rehearse(self) -> None:
+        """Everything once, so that the first real question does not wait for what is loaded on first use."""
+        tree = self._tree("SELECT sum(a) AS b FROM x.y WHERE a > $c")
+        self._text(tree)
+        self.db.register("rehearsal", pads.dataset(pa.table({"a": [1, 2, 3]})))
+        list(self._answer("SELECT a FROM rehearsal WHERE a > $c ORDER BY a", {"c": 1}))
+        self.db.unregister("rehearsal")
+
+    def hear(self) -> None:
+        _, content = self.line.receive(0)
+        asked = json.loads(content.to_pybytes())
+        try:
+            match asked:
+                case {"parse": sql}:
+                    self.line.say(Kind.SAID, self._parse(sql))
+                case {"bind": tables}:
+                    self.tables = {Ref(*ref): _Table.of(given) for ref, given in tables}
+                    self.line.say(Kind.SAID)
+                case {"before": before, "after": after, "parameters": values}:
+                    self._run(f"{before}({self.select}){after}", wire.read(values))
+        except Hung:
+            raise
+        except PenstockError as refusal:
+            self.line.say(Kind.REFUSED, refusal.facts())
+        except Exception as cause:
+            self.line.say(Kind.REFUSED, told(cause))
+
+    def _parse(self, sql: str) -> dict[str, Any]:
+        tree = self._tree(sql)
+        parsed = statement.reading(tree).parsed
+        self.select = self._text(tree)
+        tables = [[ref.schema, ref.table, ref.version] for ref in parsed.tables]
+        return {"tables": tables, "parameters": parsed.parameters}
+
+    def _run(self, sql: str, values: Mapping[str, Any]) -> None:
+        # What is carried out is read once more: this very text is one SELECT, and of these datasets only.
+        reading = statement.reading(self._tree(sql))
+        self._show(reading)
+        for message in self._answer(sql, {name: values[name] for name in reading.parameters if name in values}):
+            self.line.send(Kind.ARROW, message)
+        self.line.say(Kind.DONE)
+
+    def _show(self, reading: Reading) -> None:
+        places = {Ref(ref.home, ref.table).key: ref for ref in self.tables}
+        for place in reading.tables:
+            ref = places[place]
+            table = self.tables[ref]
+            columns = table.telling(reading)
+            if self.shown.get(ref) == columns:
+                continue
+            source = f"{ref.home}.{ref.table}"
+            self.db.register(source, table.source(columns))
+            self.db.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(ref.home)}")
+            self.db.execute(
+                f"CREATE OR REPLACE VIEW {quoted(ref.home)}.{quoted(ref.table)} AS FROM temp.main.{quoted(source)}"
+            )
+            self.shown[ref] = columns
+
+    def _answer(self, sql: str, values: dict[str, Any]) -> Iterator[pa.Buffer]:
+        """The schema and the batches, as messages of Arrow's."""
+        with closing(self.db.sql(sql, params=values).to_arrow_reader(_BATCH_ROWS)) as reader:
+            schema = pa.schema([pa.field(f.name, _plain(f.type), f.nullable) for f in reader.schema])
+            yield schema.serialize()
+            for batch in reader:
+                yield (batch if batch.schema.equals(schema) else batch.cast(schema)).serialize()
+
+    def _tree(self, sql: str) -> statement.Tree:
+        (told,) = self.db.execute("SELECT json_serialize_sql($sql)", {"sql": sql}).fetchall()[0]
+        return statement.only(json.loads(told))
+
+    def _text(self, tree: statement.Tree) -> str:
+        told = json.dumps({"error": False, "statements": [tree]})
+        ((sql,),) = self.db.execute("SELECT json_deserialize_sql($told)", {"told": told}).fetchall()
+        return str(sql)
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """The type without what needs more than the batch itself: dictionaries, and extensions that others do not know."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return _plain(kind.storage_type)
+    if pt.is_dictionary(kind):
+        return kind.value_type
+    if pt.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_plain(kind.value_type)))
+    if pt.is_struct(kind):
+        return pa.struct([inner.with_type(_plain(inner.type)) for inner in kind])
+    return kind

@@ -1,0 +1,650 @@
+"""User SQL gets its answer or a refusal, and nothing else: no file, no word of others, no more than its limits."""
+
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conftest import SOAK, not_tested
+from penstock.core.stats import Stats, plain
+from penstock.errors import NotFound, PenstockError, Unavailable
+from penstock.service.sandbox import Cell, File, Limits, Ref, Relation, Rows, Sandbox, landlock
+from penstock.service.sandbox.refusals import cleaned
+from penstock.service.sandbox.wire import MAX_TOLD, Kind, Line
+from service.sandbox_attacks import ATTACKS, BOMBS, Attack
+
+TIGHT = Limits(seconds=20, cpu_seconds=1, memory=256 << 20, rows=100_000, bytes=8 << 20)
+ROWS = pa.table(
+    {
+        "id": pa.array([1, 2, 3, 4], pa.int64()),
+        "word": ["one", "two", "three", None],
+        "price": pa.array([Decimal("1.50"), Decimal("2.25"), None, Decimal("4.00")], pa.decimal128(10, 2)),
+        "day": pa.array([date(2026, 1, n) for n in range(1, 5)], pa.date32()),
+        "at": pa.array([datetime(2026, 1, n, tzinfo=UTC) for n in range(1, 5)], pa.timestamp("us", "UTC")),
+        "ratio": [0.5, float("nan"), None, 2.0],
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    yield from closing(Sandbox())
+
+
+@pytest.fixture(scope="module")
+def tight() -> Iterator[Sandbox]:
+    yield from closing(Sandbox(TIGHT))
+
+
+def closing(sandbox: Sandbox) -> Iterator[Sandbox]:
+    yield sandbox
+    sandbox.close()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("watched")
+    (folder / "secret.csv").write_text("a\n42\n")
+    (folder / "secret.db").write_bytes(b"")
+    (folder / "link.csv").symlink_to(folder / "secret.csv")
+    pq.write_table(ROWS, folder / "secret.parquet")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def finance(folder: Path) -> Relation:
+    """A dataset whose file carries row ids, as rewritten ones do."""
+    return stored(folder / "tx.parquet", ROWS.append_column("_rowid", pa.array([7, 8, 9, 10])), ROWS.schema)
+
+
+def stored(path: Path, rows: pa.Table, schema: pa.Schema | None = None) -> Relation:
+    pq.write_table(rows, path)
+    return Relation(schema or rows.schema, [File(str(path), rows.num_rows)])
+
+
+def ask(sandbox: Sandbox, sql: str, datasets: Mapping[str, Relation], **parameters: Any) -> pa.Table:
+    """What the service does: find the datasets that are named, or say that they are not there."""
+    with sandbox.cell() as cell:
+        parsed = cell.parse(sql)
+        there: dict[Ref, Relation] = {}
+        for ref in parsed.tables:
+            name = f"{ref.schema}.{ref.table}".lower() + ("" if ref.version is None else f"@{ref.version}")
+            if name not in datasets:
+                raise NotFound("dataset_not_found", f"there is no dataset {name!r}")
+            there[ref] = datasets[name]
+        cell.bind(there)
+        return cell.run(parameters=parameters).table()
+
+
+def refused(act: Callable[[], Any]) -> PenstockError:
+    with pytest.raises(PenstockError) as caught:
+        act()
+    return caught.value
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+# Attacks
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
+def test_an_attack_ends_as_it_must(tight: Sandbox, finance: Relation, folder: Path, attack: Attack) -> None:
+    before = contents(folder)
+    refusal = refused(lambda: ask(tight, attack.sql.replace("{folder}", str(folder)), {"finance.tx": finance}))
+    assert refusal.reason in attack.ends, refusal.message
+    assert "Traceback" not in refusal.message
+    assert len(refusal.message) < 1_000
+    assert contents(folder) == before
+    assert ask(tight, "SELECT sum(id) AS n FROM finance.tx", {"finance.tx": finance}).to_pydict() == {"n": [10]}
+
+
+def test_the_service_stays_small_whatever_its_queries_do(tight: Sandbox, finance: Relation) -> None:
+    bombs = [bomb.sql for bomb in BOMBS if "row" in bomb.name or "value" in bomb.name or "column" in bomb.name]
+    assert len(bombs) >= 4
+
+    def drop_all() -> None:
+        for sql in bombs:
+            refused(lambda sql=sql: ask(tight, sql, {"finance.tx": finance}))  # type: ignore[misc]
+        gc.collect()
+        pa.default_memory_pool().release_unused()
+
+    drop_all()
+    before = resident()
+    drop_all()
+    assert resident() - before < 16 << 20
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+def test_a_query_that_only_waits_is_ended_by_the_clock(finance: Relation) -> None:
+    for sandbox in closing(Sandbox(replace(TIGHT, seconds=1))):
+        refusal = refused(lambda sandbox=sandbox: ask(sandbox, "SELECT sleep_ms(60000)", {}))  # type: ignore[misc]
+        assert (refusal.reason, refusal.context) == ("query_timed_out", {"seconds": 1})
+        assert "1 seconds" in refusal.message
+
+
+def test_a_limit_is_told(tight: Sandbox) -> None:
+    assert "100,000 rows" in refused(lambda: ask(tight, "FROM range(1000000)", {})).message
+    assert "8,388,608 bytes" in refused(lambda: ask(tight, "SELECT repeat('x', 9000000)", {})).message
+    assert "256 MiB" in refused(lambda: ask(tight, "SELECT len(list(i)) FROM range(9000000000) t(i)", {})).message
+    assert "100,000" in refused(lambda: ask(tight, "SELECT 1" + " " * 100_000, {})).message
+
+
+# Answers
+
+
+def test_a_query_answers_with_rows_as_they_are_stored(sandbox: Sandbox, finance: Relation) -> None:
+    assert ask(sandbox, "FROM finance.tx ORDER BY id", {"finance.tx": finance}).schema == ROWS.schema
+    told = ask(sandbox, "SELECT * EXCLUDE (ratio) FROM finance.tx ORDER BY id", {"finance.tx": finance})
+    assert told.to_pylist() == ROWS.drop_columns("ratio").to_pylist()
+
+
+ANSWERS: dict[str, tuple[str, list[dict[str, Any]]]] = {
+    "a name of WITH": ("WITH tx AS (SELECT max(id) AS n FROM finance.tx) FROM tx", [{"n": 4}]),
+    "a recursive name": (
+        "WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t WHERE n < 3) SELECT sum(n)::INT AS n FROM t",
+        [{"n": 6}],
+    ),
+    "an outer name inside": ("WITH a AS (SELECT 1 AS n) SELECT (SELECT max(n) FROM a) AS n", [{"n": 1}]),
+    "another case": ('SELECT count(*) AS n FROM FINANCE."TX" JOIN finance.tx USING (ID)', [{"n": 4}]),
+    "a column by its dataset": ("SELECT finance.tx.id AS n FROM finance.tx WHERE tx.id = 2", [{"n": 2}]),
+    "a pinned version": ("SELECT count(*) AS n FROM finance.tx AS t AT (VERSION => 1) WHERE t.id > 0", [{"n": 1}]),
+    "a pinned version without a name": ("SELECT tx.id AS n FROM finance.tx AT (VERSION => 1)", [{"n": 1}]),
+    "two versions": (
+        "SELECT a.id AS n FROM finance.tx AS a AT (VERSION => 1) FULL JOIN finance.tx AS b USING (id) WHERE a.id > 0",
+        [{"n": 1}],
+    ),
+    "a dataset in a schema of DuckDB's": ("SELECT x.n FROM main.x, temp.x AS y, memory.x AS z", [{"n": 9}]),
+    "a dataset in the information schema": ("SELECT n FROM information_schema.x", [{"n": 9}]),
+    "an open comment at the end": ("SELECT 1 AS n -- AS q", [{"n": 1}]),
+    "a semicolon at the end": ("SELECT 1 AS n;", [{"n": 1}]),
+    "a text that looks like SQL": ("SELECT 'x'') AS q; DROP' AS n", [{"n": "x') AS q; DROP"}]),
+    "an enumeration": ("SELECT 'a'::ENUM('a', 'b') AS n, ['b'::ENUM('b')] AS l", [{"n": "a", "l": ["b"]}]),
+    "a column whose name is odd": ('SELECT 1 AS "a "" ) ;-- é"', [{'a " ) ;-- é': 1}]),
+    "functions that make rows": ("SELECT n FROM unnest([5]) u(n), range(1), generate_series(1, 1)", [{"n": 5}]),
+    "a pivot": ("FROM (SELECT 1 AS k, 2 AS v) PIVOT (sum(v)::INT FOR k IN (1))", [{"1": 2}]),
+    "NaN is above all numbers": ("SELECT id AS n FROM finance.tx WHERE ratio > 1 ORDER BY 1", [{"n": 2}, {"n": 4}]),
+}
+
+
+@pytest.mark.parametrize(("sql", "rows"), ANSWERS.values(), ids=ANSWERS.keys())
+def test_an_honest_query_is_answered(
+    sandbox: Sandbox, finance: Relation, folder: Path, tmp_path: Path, sql: str, rows: list[dict[str, Any]]
+) -> None:
+    nine = stored(tmp_path / "x.parquet", pa.table({"n": [9]}))
+    systems = dict.fromkeys(("main.x", "temp.x", "memory.x", "information_schema.x"), nine)
+    first = stored(tmp_path / "first.parquet", ROWS.slice(0, 1))
+    assert ask(sandbox, sql, {"finance.tx": finance, "finance.tx@1": first, **systems}).to_pylist() == rows
+
+
+VALUES = [
+    True, 7, 2**70, 1.5, Decimal("12.345"), "x' OR true --", date(2026, 2, 3), datetime(2026, 2, 3, 4, 5, 6, 7),
+    datetime(2026, 2, 3, 4, tzinfo=UTC), None,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", VALUES, ids=str)
+def test_a_parameter_keeps_its_type(sandbox: Sandbox, value: Any) -> None:
+    told = ask(sandbox, "SELECT $value AS v", {}, value=value).column("v")
+    assert told.to_pylist() == [value]
+    assert isinstance(told[0].as_py(), Decimal if value == 2**70 else type(value))
+
+
+def test_a_statement_tells_what_it_names(sandbox: Sandbox) -> None:
+    with sandbox.cell() as cell:
+        parsed = cell.parse("FROM a.b AS x AT (VERSION => 3), A.B y, a.c WHERE x.d > $low AND y.d IN ($low, $High)")
+    assert parsed.tables == (Ref("a", "b", 3), Ref("A", "B"), Ref("a", "c"))
+    assert sorted(parsed.parameters) == ["High", "low"]
+
+
+def test_a_syntax_error_is_told_with_its_place(sandbox: Sandbox) -> None:
+    refusal = refused(lambda: ask(sandbox, "SELECT id FORM finance.tx x y", {}))
+    assert (refusal.reason, refusal.context) == ("bad_sql", {"position": 15})
+
+
+def test_one_child_answers_several_questions(sandbox: Sandbox, finance: Relation) -> None:
+    with sandbox.cell() as cell:
+        (ref,) = cell.parse("SELECT id, word FROM finance.tx WHERE id > $low").tables
+        cell.bind({ref: finance})
+        assert cell.describe() == pa.schema([("id", pa.int64()), ("word", pa.string())])
+        page = cell.run(
+            'SELECT "word" FROM ', ' AS q WHERE "id" < $_high ORDER BY "id" LIMIT 1', {"low": 1, "_high": 9}
+        )
+        assert page.table().to_pydict() == {"word": ["two"]}
+        assert refused(lambda: cell.run(after=" AS q WHERE nothing", parameters={"low": 1})).reason == "query_failed"
+        assert refused(lambda: cell.run()).reason == "missing_parameter"
+        count = cell.run("SELECT count(*) AS n FROM ", " AS q", {"low": 1})
+        assert count.table().to_pydict() == {"n": [3]}
+
+
+def test_what_is_not_read_to_its_end_ends_the_child(sandbox: Sandbox) -> None:
+    with sandbox.cell() as cell:
+        cell.parse("FROM range(1000000)")
+        cell.bind({})
+        rows = iter(cell.run())
+        assert next(rows).num_rows > 0
+        rows.close()  # type: ignore[attr-defined]
+        assert refused(lambda: cell.parse("SELECT 1")).kind == "Invalid"
+    assert ask(sandbox, "SELECT 1 AS n", {}).to_pydict() == {"n": [1]}
+
+
+def test_a_description_reads_no_file(sandbox: Sandbox, tmp_path: Path) -> None:
+    gone = Relation(ROWS.schema, [File(str(tmp_path / "gone.parquet"), 4)])
+    with sandbox.cell() as cell:
+        (ref,) = cell.parse("SELECT word, sum(id) AS n FROM finance.tx GROUP BY 1").tables
+        cell.bind({ref: gone})
+        assert cell.describe() == pa.schema([("word", pa.string()), ("n", pa.decimal128(38, 0))])
+
+
+# Files
+
+
+def test_old_files_lack_columns_and_are_narrower(sandbox: Sandbox, tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64()), ("amount", pa.decimal128(12, 2)), ("new", pa.string())])
+    old = stored(
+        tmp_path / "old.parquet", pa.table({"id": pa.array([1], pa.int16()), "amount": pa.array([5], pa.int32())})
+    )
+    new = stored(tmp_path / "new.parquet", pa.table([[2], [Decimal("6.50")], ["x"]], schema=schema))
+    required = pa.schema([field.with_nullable(False) for field in schema])
+    both = Relation(required, [*old.files, *new.files])
+    for where in ("true", "id >= 1 AND amount > 4", "new = 'x' OR id = 1", "new IS NULL OR amount = 6.5"):
+        told = ask(sandbox, f"FROM s.t WHERE {where} ORDER BY id", {"s.t": both})
+        assert told.schema == schema
+        assert told.to_pydict() == {"id": [1, 2], "amount": [Decimal("5.00"), Decimal("6.50")], "new": [None, "x"]}
+
+
+BOUNDS: dict[str, tuple[pa.DataType, Any, Any, str]] = {
+    "whole numbers": (pa.int32(), 10, 20, "c < 5"),
+    "texts": (pa.string(), "k", "p", "c = 'z'"),
+    "dates": (pa.date32(), date(2026, 1, 1), date(2026, 1, 31), "c > DATE '2026-03-01'"),
+    "instants": (pa.timestamp("us", "UTC"), datetime(2026, 1, 1), datetime(2026, 1, 2), "c < TIMESTAMPTZ '2025-01-01 00:00Z'"),
+    "naive times": (pa.timestamp("us"), datetime(2026, 1, 1), datetime(2026, 1, 2), "c < TIMESTAMP '2025-01-01'"),
+    "decimals": (pa.decimal128(9, 2), Decimal("1.00"), Decimal("2.00"), "c >= 2.5"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "low", "high", "where"), BOUNDS.values(), ids=BOUNDS.keys())
+@pytest.mark.parametrize("nulls", [0, 1])
+def test_a_file_that_cannot_match_is_never_opened(
+    sandbox: Sandbox, tmp_path: Path, kind: pa.DataType, low: Any, high: Any, where: str, nulls: int
+) -> None:
+    absent = File(str(tmp_path / "gone.parquet"), 3, {"c": Stats(plain(low), plain(high), nulls)})
+    dataset = Relation(pa.schema([("c", kind)]), [absent])
+    assert ask(sandbox, f"SELECT count(*) AS n FROM s.t WHERE {where}", {"s.t": dataset}).to_pydict() == {"n": [0]}
+    refusal = refused(lambda: ask(sandbox, f"SELECT count(*) AS n FROM s.t WHERE NOT ({where})", {"s.t": dataset}))
+    assert (refusal.kind, refusal.reason) == ("Unavailable", "file_unreadable")
+    assert str(tmp_path) not in refusal.message
+
+
+values = st.one_of(st.none(), st.integers(-3, 3))
+conditions = st.tuples(
+    st.sampled_from(["n", "f", "w"]), st.sampled_from(["<", "<=", "=", "<>", ">=", ">", "IS DISTINCT FROM"]), st.integers(-3, 3)
+)  # fmt: skip
+
+
+@settings(max_examples=200 if SOAK else 15)
+@given(
+    st.lists(st.lists(values, min_size=1, max_size=3), min_size=1, max_size=3),
+    conditions,
+    conditions,
+    st.sampled_from(["AND", "OR"]),
+)
+def test_bounds_never_hide_a_row(
+    sandbox: Sandbox,
+    tmp_path_factory: pytest.TempPathFactory,
+    parts: list[list[int | None]],
+    one: Any,
+    other: Any,
+    word: str,
+) -> None:
+    """The same rows, with the files' bounds and without any."""
+    where = f" {word} ".join(f"{column} {sign} {_literal(column, value)}" for column, sign, value in (one, other))
+    tables = [_table(part) for part in parts]
+    folder = tmp_path_factory.mktemp("parts")
+    files = []
+    for n, table in enumerate(tables):
+        pq.write_table(table, folder / f"{n}.parquet")
+        files.append(File(str(folder / f"{n}.parquet"), table.num_rows, _bounds(table)))
+    pruned = Relation(tables[0].schema, files)
+    whole = stored(folder / "whole.parquet", pa.concat_tables(tables))
+    sql = "SELECT s.n, s.w FROM {} s WHERE " + where + " ORDER BY ALL"
+    assert ask(sandbox, sql.format("a.b"), {"a.b": pruned}) == ask(sandbox, sql.format("a.c"), {"a.c": whole})
+
+
+def _literal(column: str, value: int) -> str:
+    return f"'{value}'" if column == "w" else str(value)
+
+
+def _table(part: list[int | None]) -> pa.Table:
+    numbers = pa.array(part, pa.int64())
+    floats = pa.array([None if n is None else float("nan") if n == 3 else float(n) for n in part], pa.float64())
+    return pa.table({"n": numbers, "f": floats, "w": numbers.cast(pa.string())})
+
+
+def _bounds(table: pa.Table) -> dict[str, Stats]:
+    known = {}
+    for name in table.column_names:
+        ends = pc.min_max(table[name]).as_py()
+        known[name] = Stats(ends["min"], ends["max"], table[name].null_count)
+    return known
+
+
+# What is said of failures
+
+
+MESSAGES = {
+    "Conversion Error: Could not convert string 'secret' to INT32": "Conversion Error: a value could not be converted",
+    "Out of Range Error: Overflow in multiplication of INT32 (42 * 43)!": "Out of Range Error: a value is out of range",
+    'Binder Error: Referenced column "x" not found\nLINE 1: …': 'Binder Error: Referenced column "x" not found',
+    "IO Error: Cannot open file '/data/t/x.parquet': 0x7f12 gone": "IO Error: Cannot open file '…': … gone",
+    "Invalid: Binder Error: no": "Binder Error: no",
+    "something else with /a/path": "DuckDB could not carry it out",
+}
+
+
+@pytest.mark.parametrize(("said", "passed_on"), MESSAGES.items())
+def test_messages_hold_no_values_and_no_paths(said: str, passed_on: str) -> None:
+    assert cleaned(said) == passed_on
+
+
+def test_a_long_message_is_cut() -> None:
+    assert len(cleaned("Binder Error: " + "x" * 10_000)) == 500
+
+
+@pytest.mark.parametrize("sql", ["SELECT word::INT FROM finance.tx", "SELECT strptime(word, '%d') FROM finance.tx"])
+def test_a_value_that_does_not_fit_is_not_told(sandbox: Sandbox, finance: Relation, sql: str) -> None:
+    refusal = refused(lambda: ask(sandbox, sql, {"finance.tx": finance}))
+    assert refusal.reason == "query_failed"
+    assert not any(word in refusal.message for word in ("one", "two", "three"))
+
+
+# A child is not trusted
+
+
+def frame(kind: bytes, content: Any, length: int | None = None) -> bytes:
+    return kind + (len(content) if length is None else length).to_bytes(8, "little") + bytes(content)
+
+
+def packed(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_table(table)
+    _, batch = list(pa.ipc.MessageReader.open_stream(sink.getvalue()))
+    return bytes(batch.serialize())
+
+
+def wild() -> bytes:
+    """A text that ends far outside of its buffer; only a look at every offset finds it."""
+    offsets = pa.array([0, 1 << 30, 1], pa.int32()).buffers()[1]
+    column = pa.Array.from_buffers(pa.string(), 2, [None, offsets, pa.py_buffer(b"x")])
+    return bytes(pa.record_batch([column], names=["c"]).serialize())
+
+
+FEW = replace(TIGHT, rows=10)
+
+
+def many(rows: int) -> bytes:
+    return frame(b"a", pa.record_batch([pa.nulls(rows, pa.string())], names=["c"]).serialize())
+
+
+TEXTS = pa.schema([("c", pa.string())])
+SCHEMA, DONE = frame(b"a", TEXTS.serialize()), frame(b"d", b"")
+LIES: dict[str, tuple[bytes, str]] = {
+    "no message": (b"\xff" * 64, "query_failed"),
+    "a schema that is none": (frame(b"a", b"garbage"), "query_failed"),
+    "no schema": (frame(b"s", b"{}"), "query_failed"),
+    "a refusal that is no JSON": (frame(b"r", b"garbage"), "query_failed"),
+    "a refusal of an unknown kind": (frame(b"r", b'{"reason": "forged", "message": "x"}'), "query_failed"),
+    "a refusal that is a list": (frame(b"r", b"[]"), "query_failed"),
+    "a schema longer than memory": (frame(b"a", b"", 1 << 62), "query_too_large"),
+    "a refusal longer than memory": (frame(b"r", b"", 1 << 62), "query_too_large"),
+    "a batch longer than allowed": (SCHEMA + frame(b"a", b"", TIGHT.bytes + 1), "query_too_large"),
+    "a batch that is none": (SCHEMA + frame(b"a", b"garbage") + DONE, "query_failed"),
+    "a batch that is a schema": (SCHEMA + SCHEMA + DONE, "query_failed"),
+    "a batch of another schema": (SCHEMA + frame(b"a", bytes(ROWS.to_batches()[0].serialize())) + DONE, "query_failed"),
+    "a wild offset": (SCHEMA + frame(b"a", wild()) + DONE, "query_failed"),
+    "a packed batch": (SCHEMA + frame(b"a", packed(pa.table({"c": ["x" * 100_000]}))) + DONE, "query_failed"),
+    "more rows than allowed": (SCHEMA + many(FEW.rows + 1) + DONE, "query_too_large"),
+    "an end in the middle": (SCHEMA, "query_failed"),
+}
+
+
+@pytest.mark.parametrize(("says", "reason"), LIES.values(), ids=LIES.keys())
+def test_a_child_that_lies_is_not_believed(says: bytes, reason: str) -> None:
+    ours, theirs = socket.socketpair()
+    ended, tell = os.pipe()
+    killed = threading.Event()
+    with ours, theirs, os.fdopen(ended, "rb", 0), os.fdopen(tell, "wb", 0) as telling:
+        telling.write(b"0")
+        theirs.sendall(says)
+        theirs.shutdown(socket.SHUT_WR)
+        cell = Cell(FEW, Line(ours, MAX_TOLD), ended, killed.set)
+        refusal = refused(lambda: cell.run().table())
+    assert (refusal.kind, refusal.reason) == ("Invalid", reason)
+    assert killed.is_set() == (b"forged" not in says)  # a refusal in the right form is no lie
+
+
+def test_an_answer_is_what_the_wire_says() -> None:
+    ours, theirs = socket.socketpair()
+    batch = pa.record_batch([["x", None]], schema=TEXTS)
+    with ours, theirs:
+        line = Line(theirs, MAX_TOLD)
+        for message in (TEXTS.serialize(), batch.serialize()):
+            line.send(Kind.ARROW, message)
+        line.say(Kind.DONE)
+        rows: Rows = Cell(TIGHT, Line(ours, MAX_TOLD), -1, lambda: None).run()
+        assert rows.schema == TEXTS
+        assert list(rows) == [batch]
+
+
+# Processes
+
+
+def test_a_nursery_that_is_killed_is_replaced(finance: Relation) -> None:
+    for sandbox in closing(Sandbox(ready=1)):
+        assert ask(sandbox, "SELECT 1 AS n", {}).to_pydict() == {"n": [1]}
+        nursery = nursery_of(sandbox)
+        children = children_of(nursery)
+        with sandbox.cell() as cell:
+            cell.parse("SELECT count(*) FROM range(100000000000) t(i) WHERE i % 3 = 4")
+            cell.bind({})
+            os.kill(nursery, signal.SIGKILL)
+            assert refused(lambda cell=cell: cell.run()).reason == "query_failed"  # type: ignore[misc]
+        assert all(map(gone, children))
+        assert ask(sandbox, "SELECT 2 AS n", {}).to_pydict() == {"n": [2]}
+        assert nursery_of(sandbox) != nursery
+
+
+_SERVICE = """
+import sys
+from penstock.service.sandbox import Sandbox
+sandbox = Sandbox()
+with sandbox.cell() as cell:
+    cell.parse("SELECT count(*) FROM range(100000000000) t(i) WHERE i % 3 = 4")
+    cell.bind({})
+    print(sandbox._nursery._process.pid, flush=True)
+    cell.run()
+"""
+
+
+def test_a_killed_service_leaves_nothing_behind() -> None:
+    with subprocess.Popen([sys.executable, "-c", _SERVICE], stdout=subprocess.PIPE, text=True) as service:
+        assert service.stdout is not None
+        nursery = int(service.stdout.readline())
+        processes = [nursery, *children_of(nursery)]
+        assert len(processes) > 1
+        ends = [os.pidfd_open(process) for process in processes]
+        service.kill()
+    for end in ends:
+        assert select.select([end], [], [], 60)[0], "a process outlived the service"
+        os.close(end)
+
+
+def test_a_closed_sandbox_has_no_processes_and_takes_no_queries() -> None:
+    sandbox = Sandbox()
+    sandbox.close()  # nothing was started
+    sandbox = Sandbox()
+    ask(sandbox, "SELECT 1", {})
+    nursery = nursery_of(sandbox)
+    processes = [nursery, *children_of(nursery)]
+    sandbox.close()
+    assert all(map(gone, processes))
+    with pytest.raises(Unavailable):
+        ask(sandbox, "SELECT 1", {})
+
+
+def test_a_child_has_no_rights_and_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_JWT_SECRET", "do not tell")
+    for sandbox in closing(Sandbox(ready=1)):
+        with sandbox.cell() as cell:
+            cell.parse("SELECT 1")
+            nursery = nursery_of(sandbox)
+            assert status(nursery, "Threads") == "1"
+            for process in [nursery, *children_of(nursery)]:
+                assert b"do not tell" not in Path(f"/proc/{process}/environ").read_bytes()
+                assert os.readlink(f"/proc/{process}/cwd").endswith(" (deleted)")
+            # One that has answered is past its preparations.
+            confined = [p for p in children_of(nursery) if status(p, "NoNewPrivs") == "1"]
+            limits = [Path(f"/proc/{p}/limits").read_text() for p in confined]
+            assert any(limit(text, "Max address space") != "unlimited" for text in limits)
+            for text in limits:
+                assert limit(text, "Max file size") == "0"
+                assert limit(text, "Max core file size") == "0"
+                assert limit(text, "Max open files") == str(sandbox.limits.files)
+            for child in confined:
+                held = {
+                    os.readlink(f"/proc/{child}/fd/{fd}").partition(":")[0] for fd in os.listdir(f"/proc/{child}/fd")
+                }
+                assert held <= {"socket", "/dev/null"}
+
+
+_CHILD = """
+import json, os, socket, sys
+from penstock.service.sandbox.limits import Limits, confine
+folder, port = json.loads(sys.argv[1])
+os.chdir(folder)
+confine(Limits(), os.getppid())
+def fill(): os.write(os.open("new", os.O_CREAT | os.O_WRONLY), b"x")
+def truncate(): os.open("secret.csv", os.O_WRONLY | os.O_TRUNC)
+def connect(): socket.create_connection(("127.0.0.1", port))
+def execute(): os.execv(sys.executable, [sys.executable, "--version"])
+done = []
+acts = [fill, truncate, connect, execute, lambda: os.remove("secret.csv"), lambda: os.rename("secret.csv", "x"),
+        lambda: os.mkdir("new"), lambda: os.symlink("secret.csv", "new"), lambda: os.kill(os.getppid(), 0)]
+for act in acts:
+    try:
+        act()
+        done.append(str(act))
+    except PermissionError:
+        pass
+print(json.dumps([done, open("secret.csv").read()]))
+"""
+
+
+def test_not_even_code_in_a_child_changes_a_file_or_opens_a_connection(folder: Path) -> None:
+    if landlock.version() < 6:
+        not_tested("code in a child was not tried", "the kernel has no Landlock, or an old one")
+    before = contents(folder)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        task = json.dumps([str(folder), server.getsockname()[1]])
+        told = subprocess.run([sys.executable, "-c", _CHILD, task], capture_output=True, text=True, timeout=60)
+    assert json.loads(told.stdout or told.stderr) == [[], "a\n42\n"]
+    assert contents(folder) == before
+
+
+_DOORLESS = """
+import json, sys
+from penstock.service.sandbox.cell import _connected
+from penstock.service.sandbox.limits import Limits
+db = _connected(Limits())
+done = []
+for sql in json.loads(sys.stdin.read()):
+    try:
+        db.execute(sql).fetchall()
+        done.append(sql)
+    except Exception:
+        pass
+print(json.dumps(done))
+"""
+
+
+def test_duckdb_itself_reads_and_writes_no_file_if_the_door_were_open(folder: Path) -> None:
+    words = ("{folder}", "/etc/passwd", "INSTALL", "LOAD", "SET ", "PRAGMA threads")
+    tried = [attack.sql.replace("{folder}", str(folder)) for attack in ATTACKS if any(w in attack.sql for w in words)]
+    tried = [sql for sql in tried if not sql.startswith("SET VARIABLE")]
+    assert len(tried) > 60
+    before = contents(folder)
+    told = subprocess.run(
+        [sys.executable, "-c", _DOORLESS], input=json.dumps(tried), capture_output=True, text=True, timeout=60
+    )
+    assert json.loads(told.stdout or told.stderr) == []
+    assert contents(folder) == before
+
+
+def test_many_threads_share_a_sandbox(sandbox: Sandbox, finance: Relation) -> None:
+    def one(n: int) -> list[int]:
+        sql = "SELECT id + $n AS n FROM finance.tx ORDER BY 1"
+        return ask(sandbox, sql, {"finance.tx": finance}, n=n).column("n").to_pylist()  # type: ignore[no-any-return]
+
+    with ThreadPoolExecutor(12) as pool:
+        assert list(pool.map(one, range(24))) == [[n + 1, n + 2, n + 3, n + 4] for n in range(24)]
+
+
+def test_queries_wait_for_a_place() -> None:
+    for sandbox in closing(Sandbox(Limits(seconds=0.2), at_once=1)):
+        with sandbox.cell(), pytest.raises(Unavailable) as caught, sandbox.cell():
+            raise AssertionError("there was no place")
+        assert caught.value.reason == "queries_busy"
+
+
+def nursery_of(sandbox: Sandbox) -> int:
+    assert sandbox._nursery is not None
+    return sandbox._nursery._process.pid
+
+
+def children_of(process: int) -> list[int]:
+    return list(map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split()))
+
+
+def gone(process: int) -> bool:
+    """Does it end, within a long time?"""
+    try:
+        end = os.pidfd_open(process)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([end], [], [], 60)[0])
+    finally:
+        os.close(end)
+
+
+def status(process: int, name: str) -> str:
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return next(line.split()[1] for line in lines if line.startswith(name + ":"))
+
+
+def limit(text: str, name: str) -> str:
+    return next(line.removeprefix(name).split()[0] for line in text.splitlines() if line.startswith(name))
