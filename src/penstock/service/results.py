@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -32,6 +33,7 @@ from penstock.service.workspace import Workspace
 from penstock.storage.spool import spool
 
 PREVIEWED = 1_000  # rows
+_COLUMNS_BYTES = 4 << 20  # of the names and types of results that are remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ class Results:
     def __init__(self, ws: Workspace, sandbox: Sandbox | None = None, cache_bytes: int = 64 << 20) -> None:
         self._ws, self._sandbox = ws, sandbox or Sandbox()
         self._cache = Cache[Result](cache_bytes)
+        self._columns = Cache[pa.Schema](_COLUMNS_BYTES)
         self._heard: Heard = lambda _valid, _seconds: None
         self._ran: Ran = lambda _seconds: None
 
@@ -157,7 +160,7 @@ class Results:
         with self._sandbox.cell() as cell:
             cell.parse(opened.query.draft.sql)
             cell.bind(relations)
-            have = cell.describe(given)
+            have = self._columns_of(opened.query, cell, given, relations)
             lower = odata.rows if asked.whole else odata.page
             try:
                 page = lower(asked.options, opened.fields, have)
@@ -172,6 +175,18 @@ class Results:
                 told = cell.run(counted.before, counted.after, {**given, **counted.parameters}).table()
                 count = told.column(0)[0].as_py()
         return Result(table, {}, more, count)
+
+    def _columns_of(
+        self, query: Query, cell: Cell, given: Mapping[str, Any], relations: Mapping[Ref, Relation]
+    ) -> pa.Schema:
+        """The columns of the rows. They depend on nothing but the types of what goes in, so DuckDB is asked once."""
+        kinds = tuple((name, type(value), _digits(value)) for name, value in given.items())
+        key = (query.id, query.version, kinds, tuple((ref, each.schema.to_string()) for ref, each in relations.items()))
+        have = self._columns.get(key)
+        if have is None:
+            have = cell.describe(given)
+            self._columns.put(key, have, len(have.to_string()))
+        return have
 
     def _checked(self, opened: Opened, asked: Asked, rows: Rows) -> tuple[pa.Table, bool]:
         """The rows asked for, if all of them keep the promise; and are there more? They are held back until the last."""
@@ -266,6 +281,13 @@ def _assert_read(query: Query, pinned: Mapping[str, int]) -> None:
         if not read[name] & {None, version}:
             told = f"the query itself fixes the version of {name}, so version {version} cannot be chosen"
             raise Invalid("version_is_fixed", told, dataset=name, version=version)
+
+
+def _digits(value: Any) -> Any:
+    """What the type of a number depends on: a decimal's digits, and how large a whole number is."""
+    return (
+        value.as_tuple()[1:] if isinstance(value, Decimal) else value.bit_length() // 32 if type(value) is int else None
+    )
 
 
 def _ref(ref: Reference) -> Ref:
