@@ -18,6 +18,7 @@ from catalog.odata_cases import CASES, ROWS
 from conftest import SOAK
 from penstock.core.contract import Field, FieldType
 from penstock.core.odata import Collection, Kind, Options, options
+from penstock.core.query import OURS
 from penstock.engines.duckdb import odata
 from penstock.engines.duckdb.odata import Wrapped
 from penstock.errors import Invalid, Unsupported
@@ -284,7 +285,7 @@ def test_nothing_that_was_written_becomes_sql() -> None:
         wrapped = odata.page(asked(FIELDS, filter=text), FIELDS, table.schema)
         assert not re.search("marked|31337|3133", wrapped.before + wrapped.after)
         assert set(wrapped.parameters) == set(re.findall(r"\$(\w+)", wrapped.after))
-        assert all(name.startswith(odata.PREFIX) for name in wrapped.parameters)
+        assert all(name.startswith(OURS) for name in wrapped.parameters)
 
 
 # -- columns, order, pages --------------------------------------------------------------------------------------------
