@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.cli.frame import Frame, Group, aligned, printable, shared
+from penstock.cli.frame import Frame, Group, aligned, cell, shared
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,7 +20,6 @@ FORMATS = click.Choice(["parquet", "csv", "jsonl", "arrow"])
 NUMBER = click.IntRange(0, 2**63 - 1)
 _PREVIEW = 20  # rows that `read` shows on a terminal
 _NAME = re.compile(r"\s*(`(?:[^`]|``)+`)\s*(?:,|\Z)|([^,]+)")
-_CELL = 40  # characters of a value that a table shows
 
 
 @click.group(cls=Group)
@@ -390,14 +389,9 @@ def _print_rows(rows: "pa.RecordBatchReader", *, limit: int, of: int | None) -> 
     from penstock.storage.outgoing import plain_json
 
     shown = [row for batch in _first(rows, limit) for row in batch.to_pylist()]
-    names = [_cell(name) for name in rows.schema.names]
-    click.echo(aligned([[_cell(plain_json(v)) for v in row.values()] for row in shown], names))
+    names = [cell(name) for name in rows.schema.names]
+    click.echo(aligned([[cell(plain_json(v)) for v in row.values()] for row in shown], names))
     if of is not None and of > len(shown):
         click.echo(f"{len(shown):,} of {of:,} rows; --limit shows more", err=True)
     elif of is None and len(shown) == limit:
         click.echo(f"the first {limit:,} rows; --limit shows more", err=True)
-
-
-def _cell(value: Any) -> str:
-    text = printable("" if value is None else str(value))
-    return text if len(text) <= _CELL else text[: _CELL - 1] + "…"

@@ -27,6 +27,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _SHOW_AFTER = 1.0  # seconds of work before a progress bar appears
 _BAR = 24
+_CELL = 40  # characters of a value that a table shows
 
 
 @dataclass
@@ -177,6 +178,12 @@ def report(error: PenstockError, *, as_json: bool) -> None:
 def printable(text: str) -> str:
     """Text from outside, without what would steer a terminal."""
     return "".join(c if c.isprintable() else "·" for c in text)
+
+
+def cell(value: Any) -> str:
+    """A value as a table shows it."""
+    text = printable("" if value is None else str(value))
+    return text if len(text) <= _CELL else text[: _CELL - 1] + "…"
 
 
 def aligned(rows: Iterable[Sequence[str]], headers: Sequence[str]) -> str:

@@ -3,8 +3,12 @@
 import sys
 from contextlib import nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from penstock.errors import Invalid
+
+if TYPE_CHECKING:
+    from penstock.core.text import Document
 
 
 def content(file: Path, most: int | None = None) -> bytes:
@@ -17,3 +21,11 @@ def content(file: Path, most: int | None = None) -> bytes:
     if most is not None and len(data) > most:
         raise Invalid("file_too_large", f"{file} has more than {most:,} bytes, and may not", limit=most)
     return data
+
+
+def document(file: Path, data: bytes) -> "Document":
+    """JSON or YAML, as the file's name says, or else as it begins."""
+    from penstock.core import text
+
+    formats = {".json": text.Format.JSON, ".yaml": text.Format.YAML, ".yml": text.Format.YAML}
+    return text.document(data, formats.get(file.suffix.lower()), str(file))

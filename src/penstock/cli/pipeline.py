@@ -13,7 +13,7 @@ import click
 
 from penstock.cli.dataset import File
 from penstock.cli.frame import Command, Frame, printable, report, shared
-from penstock.cli.given import content
+from penstock.cli.given import content, document
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def validate(frame: Frame, file: Path) -> None:
 
     data = content(file, _MAX_BYTES)
     try:
-        asked = _document(file, data)
+        asked = document(file, data)
     except PenstockError as refusal:
         error = {"pointer": "", "code": refusal.reason.upper(), "message": refusal.message}
         errors = [error if (line := refusal.context.get("line")) is None else error | {"line": line}]
@@ -75,7 +75,7 @@ def run(frame: Frame, file: Path, dry_run: bool, key: str | None) -> None:
     """
     if dry_run and key:
         raise click.UsageError("--key goes with a run that writes, and --dry-run writes nothing")
-    asked = _document(file, content(file, _MAX_BYTES))
+    asked = document(file, content(file, _MAX_BYTES))
     with frame.lake() as lake, _in_envelope(frame, file, asked), watched(frame) as watch:
         if dry_run:
             results = lake.pipeline(asked.value).preview(progress=watch.hear_and_draw)
@@ -114,13 +114,6 @@ def runs(frame: Frame, id: UUID | None, cancel: bool, states: tuple[str, ...], l
 
 
 # -- validate ---------------------------------------------------------------------------------------------------------
-
-
-def _document(file: Path, data: bytes) -> "Document":
-    from penstock.core import text
-
-    formats = {".json": text.Format.JSON, ".yaml": text.Format.YAML, ".yml": text.Format.YAML}
-    return text.document(data, formats.get(file.suffix.lower()), str(file))
 
 
 def _with_lines(asked: "Document", errors: list[dict[str, Any]]) -> list[dict[str, Any]]:

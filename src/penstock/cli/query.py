@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.cli.dataset import NUMBER, File
-from penstock.cli.frame import Command, Frame, Group, aligned, printable, report, shared
-from penstock.cli.given import content
+from penstock.cli.frame import Command, Frame, Group, aligned, cell, printable, report, shared
+from penstock.cli.given import content, document
 from penstock.errors import Invalid, PenstockError
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 _SCREEN, _FILES = ("table", "csv", "json", "arrow", "parquet"), ("csv", "arrow", "parquet")
 _SHOWN = 20  # rows of a table, unless more are asked for
-_CELL = 40  # characters of a value that a table shows
 _MAX_BYTES = 4 << 20  # of a file that holds a query
 _NUMBER = re.compile(r"[0-9]{1,18}")
 
@@ -205,10 +204,7 @@ def _format(frame: Frame, format: str | None, file: Path | None) -> str:
 
 
 def _value(file: Path) -> Any:
-    from penstock.core import text
-
-    formats = {".json": text.Format.JSON, ".yaml": text.Format.YAML, ".yml": text.Format.YAML}
-    return text.document(content(file, _MAX_BYTES), formats.get(file.suffix.lower()), str(file)).value
+    return document(file, content(file, _MAX_BYTES)).value
 
 
 # -- what is answered -------------------------------------------------------------------------------------------------
@@ -253,13 +249,8 @@ def _written_as(format: str) -> Iterator[None]:
 def _table(answer: "Answer") -> str:
     from penstock.storage.outgoing import plain_json
 
-    rows = [[_cell(plain_json(value)) for value in row.values()] for row in answer.rows]
-    return aligned(rows, [_cell(name) for name in answer.schema.names])
-
-
-def _cell(value: Any) -> str:
-    text = printable("" if value is None else str(value))
-    return text if len(text) <= _CELL else text[: _CELL - 1] + "…"
+    rows = [[cell(plain_json(value)) for value in row.values()] for row in answer.rows]
+    return aligned(rows, [cell(name) for name in answer.schema.names])
 
 
 def _facts(answer: "Answer") -> dict[str, Any]:

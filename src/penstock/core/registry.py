@@ -166,6 +166,21 @@ def revised(entry: Entry, payload: Mapping[str, Any]) -> Draft:
     return told.made(draft)
 
 
+def asked_state(payload: Any) -> tuple[State, str | None]:
+    """The state that a transition is to lead to, and why: `{"to", "version", "reason"?}`."""
+    if not isinstance(payload, dict) or set(payload) - {"to", "version", "reason"}:
+        raise Invalid("bad_payload", "a transition is an object with to, version and, if you like, reason")
+    to = next((state for state in State if state.value == payload.get("to")), None)
+    if to is None:
+        raise Invalid(
+            "bad_state",
+            f"to must be one of {', '.join(State)}",
+            errors=[{"pointer": "/to", "message": f"send one of {', '.join(State)}"}],
+        )
+    reason = payload.get("reason")
+    return to, None if reason is None else text(reason, "reason", 10_000)
+
+
 def assert_patchable(changes: Mapping[str, Any]) -> None:
     """Refuse a merge patch that names what an entry has not, or would take away what it must have."""
     unknown = sorted(set(changes) - {*EDITABLE, *_FIXED, *_MANAGED})

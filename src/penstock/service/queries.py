@@ -12,7 +12,6 @@ from penstock.catalog.access import Tx
 from penstock.catalog.search import Page
 from penstock.core import lifecycle, query, registry
 from penstock.core.caller import Caller, Role
-from penstock.core.lifecycle import State
 from penstock.core.names import unstorable
 from penstock.core.odata import Options
 from penstock.core.query import Draft, Query, Reference, Revision
@@ -93,7 +92,7 @@ def replace_with(
 def move(ws: Workspace, caller: Caller, key: str, payload: Any, expected: Expected | None) -> Query:
     """Take a query to another state: `{"to", "version", "reason"?}`."""
     caller.require(Role.DEVELOPER)
-    to, reason = _asked(payload)
+    to, reason = registry.asked_state(payload)
     caller.require(lifecycle.least_role(to))
     meant = meant_for(expected, payload)
     with ws.db.write(caller) as tx:
@@ -157,20 +156,6 @@ def _fitting(ws: Workspace, caller: Caller, payload: Any, draft: Draft, inspecte
             errors=[{"pointer": "/sql", **problem} for problem in seen.problems],
         )
     return seen.datasets
-
-
-def _asked(payload: Any) -> tuple[State, str | None]:
-    if not isinstance(payload, dict) or set(payload) - {"to", "version", "reason"}:
-        raise Invalid("bad_payload", "a transition is an object with to, version and, if you like, reason")
-    to = next((state for state in State if state.value == payload.get("to")), None)
-    if to is None:
-        raise Invalid(
-            "bad_state",
-            f"to must be one of {', '.join(State)}",
-            errors=[{"pointer": "/to", "message": f"send one of {', '.join(State)}"}],
-        )
-    reason = payload.get("reason")
-    return to, None if reason is None else registry.text(reason, "reason", 10_000)
 
 
 @contextmanager

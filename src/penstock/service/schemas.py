@@ -18,7 +18,7 @@ from penstock.core.odata import Compare, In, Literal, Node, Options
 from penstock.core.odata.tree import walk
 from penstock.core.patch import merged, patched
 from penstock.core.registry import Draft, Entry, Revision
-from penstock.errors import Conflict, Invalid, NotFound, Unsupported
+from penstock.errors import Conflict, NotFound, Unsupported
 from penstock.service.expected import Expected, meant_for
 from penstock.service.workspace import Workspace
 
@@ -108,17 +108,7 @@ def move(ws: Workspace, caller: Caller, key: str, payload: Any, expected: Expect
     asked = payload.get("to") if isinstance(payload, dict) else None
     to = next((state for state in State if state.value == asked), None)
     caller.require(lifecycle.least_role(to) if to else Role.DEVELOPER)
-    if not isinstance(payload, dict) or set(payload) - {"to", "version", "reason"}:
-        raise Invalid("bad_payload", "a transition is an object with to, version and, if you like, reason")
-    if to is None:
-        raise Invalid(
-            "bad_state",
-            f"to must be one of {', '.join(State)}",
-            errors=[{"pointer": "/to", "message": f"send one of {', '.join(State)}"}],
-        )
-    reason = payload.get("reason")
-    if reason is not None:
-        reason = registry.text(reason, "reason", 10_000)
+    to, reason = registry.asked_state(payload)
     meant = meant_for(expected, payload)
     with ws.db.write(caller) as tx:
         before = _held(tx, key)
