@@ -4,6 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 BENCH  := $(VENV)/.bench-ready
+PYTEST := $(BIN)/pytest -n logical --maxprocesses 4  # a process for each core
 
 .PHONY: help setup demo serve test soak check bench docs lock clean
 
@@ -20,11 +21,11 @@ serve: $(READY)    ## the service, on the demo's workspace
 
 test: $(READY)     ## everything, sized for CI
 	@tools/system-packages
-	@$(BIN)/pytest
+	@$(PYTEST)
 
 soak: $(READY)     ## the same checks with the full numbers
 	@tools/system-packages
-	@PENSTOCK_SOAK=1 $(BIN)/pytest
+	@PENSTOCK_SOAK=1 $(PYTEST)
 
 check: $(READY)    ## style, types, who imports whom, generated docs
 	@$(BIN)/ruff check .
@@ -32,6 +33,7 @@ check: $(READY)    ## style, types, who imports whom, generated docs
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m tools.docs --check
+	@$(BIN)/python -m tools.proto --check
 
 bench: $(BENCH)    ## measure, beside others, in one run
 	@$(BIN)/python bench/commit.py

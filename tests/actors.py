@@ -5,7 +5,10 @@ import os
 import signal
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
 from penstock import faults
 from penstock.errors import Conflict
@@ -87,6 +90,23 @@ def killed(lake: Lake, kind: str, step: str) -> str:
     return "alive"
 
 
+def killed_together(lake: Lake, dataset: str, step: str) -> str:
+    """Inserts that are committed together; a step of theirs ends this process."""
+    from faults.grouped import insert_together
+
+    with ExitStack() as armed:
+        die = faults.armed(step, lambda: os.kill(os.getpid(), signal.SIGKILL))
+        insert_together(lake, dataset, lambda: armed.enter_context(die))
+    return "alive"
+
+
+def insert_forever(lake: Lake, dataset: str) -> None:
+    """Until somebody ends this process; it tells of each insert that was acknowledged."""
+    from faults.grouped import insert_forever
+
+    insert_forever(lake, dataset, lambda n: print(n, flush=True))
+
+
 def run_killed(lake: Lake, dataset: str, step: str) -> str:
     """A run of a pipeline that ends this process at a step; it has the key `once`."""
     from operation_cases import twice
@@ -94,3 +114,37 @@ def run_killed(lake: Lake, dataset: str, step: str) -> str:
     with faults.armed(step, lambda: os.kill(os.getpid(), signal.SIGKILL)):
         lake.pipeline(twice(lake.dataset(dataset))).run(idempotency_key="once")
     return "alive"
+
+
+def transact_killed(lake: Lake, names: list[str], step: str) -> str:
+    """A client's transaction whose owner ends at a step of the commit; "" is before it."""
+    from penstock.service.transactions import Transactions
+
+    transactions = Transactions(lake.workspace)
+    transaction = transactions.create(lake.caller)
+    with transactions.operation(lake.caller, transaction) as operation:
+        _append_risky(operation, names)
+    print(transaction, flush=True)
+    if not step:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with faults.armed(step, lambda: os.kill(os.getpid(), signal.SIGKILL)):
+        transactions.commit(lake.caller, transaction)
+    return "alive"
+
+
+def operate_killed(lake: Lake, transaction: str, name: str) -> None:
+    """An operation of somebody else's transaction that ends this process."""
+    from penstock.service.transactions import Transactions
+
+    with Transactions(lake.workspace).operation(lake.caller, UUID(transaction)) as operation:
+        _append_risky(operation, [name])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _append_risky(operation: Any, names: list[str]) -> None:
+    from penstock.core.names import DatasetName
+    from penstock.service.source import reader
+
+    for name in names:
+        working = operation.working(DatasetName.parse(name))
+        operation.apply(working, operation.stage.append(working, reader({"id": [99], "word": ["risky"]})))

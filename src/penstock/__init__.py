@@ -10,6 +10,11 @@ _HOMES = {
     "Lake": "penstock.lake",
     "Dataset": "penstock.lake",
     "DatasetAt": "penstock.lake",
+    "Pipeline": "penstock.lake",
+    "Query": "penstock.lake",
+    "Answer": "penstock.lake",
+    "flight_client": "penstock.flight.client",
+    "FlightClient": "penstock.flight.client",
     "Receipt": "penstock.core.change",
     "merge_parquet_dataset_pyarrow": "penstock.service.directories",
     "merge_parquet_dataset_duckdb": "penstock.service.directories",
@@ -40,9 +45,14 @@ if TYPE_CHECKING:
     from penstock.errors import Unavailable as Unavailable
     from penstock.errors import Undecided as Undecided
     from penstock.errors import Unsupported as Unsupported
+    from penstock.flight.client import FlightClient as FlightClient
+    from penstock.flight.client import flight_client as flight_client
+    from penstock.lake import Answer as Answer
     from penstock.lake import Dataset as Dataset
     from penstock.lake import DatasetAt as DatasetAt
     from penstock.lake import Lake as Lake
+    from penstock.lake import Pipeline as Pipeline
+    from penstock.lake import Query as Query
     from penstock.lake import open as open
     from penstock.service.directories import merge_parquet_dataset_duckdb as merge_parquet_dataset_duckdb
     from penstock.service.directories import merge_parquet_dataset_pyarrow as merge_parquet_dataset_pyarrow

@@ -43,9 +43,23 @@ def _positive(text: str) -> int:
     return number
 
 
+def _message(text: str) -> int:
+    size = _size(text)
+    if size >= 1 << 31:  # gRPC counts no further
+        raise ValueError(text)
+    return size
+
+
 def _days(text: str) -> int:
     number = _positive(text)
     if number > 36_525:  # a century; the calendar ends somewhere
+        raise ValueError(text)
+    return number
+
+
+def _seconds_of_a_day(text: str) -> int:
+    number = _positive(text)
+    if number > 86_400:
         raise ValueError(text)
     return number
 
@@ -103,7 +117,14 @@ class Settings:
     http_drain_seconds: int = _setting(
         "PENSTOCK_HTTP_DRAIN_SECONDS", 10, "Requests under way have so long when the service stops.", _positive
     )
-    tls_cert: Path | None = _setting("PENSTOCK_TLS_CERT", None, "The certificate (PEM) that makes it HTTPS.", Path)
+    flight_message_bytes: int = _setting(
+        "PENSTOCK_FLIGHT_MESSAGE_BYTES", 256 << 20, "A message over Flight may have so many bytes, unpacked.", _message
+    )
+    flight_streams: int = _setting("PENSTOCK_FLIGHT_STREAMS", 256, "Calls over Flight at once.", _positive)
+    flight_row_ids: int = _setting("PENSTOCK_FLIGHT_ROW_IDS", 2_000_000, "Row ids in one call over Flight.", _positive)
+    tls_cert: Path | None = _setting(
+        "PENSTOCK_TLS_CERT", None, "The certificate (PEM) that makes it HTTPS, and Flight over TLS.", Path
+    )
     tls_key: Path | None = _setting("PENSTOCK_TLS_KEY", None, "The certificate's key (PEM).", Path)
     archive_after_days: int = _setting(
         "PENSTOCK_ARCHIVE_AFTER_DAYS", 90, "Schemas that were deprecated so long ago are archived.", _days
@@ -136,6 +157,18 @@ class Settings:
     )
     queries_at_once: int = _setting(
         "PENSTOCK_QUERIES_AT_ONCE", 8, "Queries that one process carries out at once.", _positive
+    )
+    transaction_ttl: int = _setting(
+        "PENSTOCK_TRANSACTION_TTL",
+        300,
+        "A client's transaction expires after so many idle seconds, a day at most.",
+        _seconds_of_a_day,
+    )
+    flight_auto_commit: bool = _setting(
+        "PENSTOCK_FLIGHT_AUTO_COMMIT",
+        False,
+        "A client's transaction is committed by its first operation, unless it asks otherwise.",
+        _flag,
     )
     jwt_audience: str | None = _setting("PENSTOCK_JWT_AUDIENCE", None, "Tokens must be meant for this audience.")
 

@@ -79,6 +79,14 @@ KINDS: tuple[type[PenstockError], ...] = (
     Invalid, Unauthenticated, Forbidden, NotFound, AlreadyExists, Conflict, Unsupported, Undecided, Unavailable,
 )  # fmt: skip
 
+# What a caller from outside hears of trouble behind the scenes: not where files and databases are, nor what they say.
+BEHIND = {
+    "database_unavailable": "the catalog cannot be reached; try again later",
+    "commit_unanswered": "the catalog did not answer, so nobody knows whether it was done; look before you send it again",
+    "storage_failed": "a file could not be read or written; try again later",
+    "file_failed": "a file could not be read or written; try again later",
+}
+
 
 def _revive(kind: type[PenstockError], reason: str, message: str, context: dict[str, Any]) -> PenstockError:
     return kind(reason, message, **context)

@@ -177,14 +177,14 @@ def test_a_dataset_without_row_ids_has_none(lake: Lake) -> None:
     ds.append({"id": [2]})
     ds.compact()
     assert ds.to_arrow()["id"].to_pylist() == [1, 2]
-    with pytest.raises(Invalid) as refusal:
+    with pytest.raises(Unsupported) as refusal:
         ds.to_arrow(row_ids=True)
     assert refusal.value.reason == "no_row_ids"
 
 
 def test_a_workspace_may_have_an_odd_path(tmp_path: Path) -> None:
-    place = Place.make(tmp_path / "we?ird #x%20" / "ü 'q'", None)
-    with place.open() as lake:
+    place = Place(str(tmp_path / "we?ird #x%20" / "ü 'q'"), None)
+    with penstock.open(create=True, settings=place.settings()) as lake:
         lake.create("demo.x", {"id": [1]})
     assert (Path(place.folder) / "catalog.db").exists()
     assert [p.name for p in tmp_path.iterdir()] == ["we?ird #x%20"]

@@ -45,6 +45,11 @@ def test_a_schema_is_inferred_from_a_dataset(place: Shell) -> None:
     place("dataset", "import", "shop.orders", "orders.csv")
     assert [field["name"] for field in told(place, "infer", "shop.orders")["fields"]] == ["id", "total", "day"]
     assert told(place, "infer", "shop.nothing", code=1)["error"]["reason"] == "dataset_not_found"
+    summed = told(place, "infer", "--sql", "SELECT day, sum(total) AS total FROM shop.orders GROUP BY day")
+    assert [(field["name"], field["type"]) for field in summed["fields"]] == [("day", "date"), ("total", "number")]
+    assert told(place, "infer", "--sql", "DROP TABLE shop.orders", code=1)["error"]["reason"] == "not_one_select"
+    for wrong in ([], ["shop.orders", "--sql", "SELECT 1 AS a"], ["--sql", "SELECT 1 AS a", "--version", "1"]):
+        place("schema", "infer", *wrong, code=2)
 
 
 def test_people_are_told_in_sentences(place: Shell) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,16 @@ from penstock.storage.store import LocalSink, LocalStore, Sealed
 
 
 class Countdown:
-    """Fails once, at the N-th step."""
+    """Fails once, at the N-th step, whichever thread takes it."""
 
     def __init__(self, n: int) -> None:
-        self.left = n
+        self._steps, self._last = count(1), n
         self.fired = False
 
     def step(self) -> bool:
-        self.left -= 1
-        if self.left == 0:
+        if now := next(self._steps) == self._last:
             self.fired = True
-        return self.left == 0
+        return now
 
 
 class FailingStore(LocalStore):

@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import text
 
 from faults.failing import Countdown, FailingStore, failing_sql
+from faults.grouped import FIRST, GROUP, insert_together
 from faults.writes import BEFORE, ROW, WRITES, Write, newcomer, picture, prepare
 from penstock import faults
 from penstock.catalog import commit as commits
@@ -232,6 +233,52 @@ def test_a_live_writer_is_never_swept(place: Place) -> None:
         with faults.armed("stage.synced", sweep_now):
             assert WRITES["append"].run(writer).version == 3
         assert picture(writer) == WRITES["append"].after
+
+
+@pytest.mark.parametrize("step", [step for step in faults.STEPS if step.startswith("commit.")])
+def test_a_kill_at_any_step_leaves_each_of_a_group_whole_or_absent(place: Place, step: str) -> None:
+    """What was acknowledged before is there; each can be sent again, and hears the ids of its rows."""
+    with place.open() as lake:
+        prepare(lake)
+    (Path(place.folder) / "go").touch()
+    process = place.spawn("killed_together", "demo.one", step)
+    process.communicate(timeout=120)
+    assert process.returncode == -signal.SIGKILL, f"the group never came to {step}"
+    everything = [n for ids in GROUP.values() for n in ids]
+    with place.open() as lake:
+        happened = step in COMMITTED
+        assert picture(lake)["demo.one"] == (3 + happened, [1, 2, *FIRST, *(everything if happened else ())])
+        again = insert_together(lake, "demo.one")
+        assert [told.receipt and told.receipt.replayed for told in again] == [happened] * len(GROUP)
+        assert picture(lake)["demo.one"] == (4, [1, 2, *FIRST, *everything])
+        read = lake.dataset("demo.one").to_arrow(row_ids=True)
+        by_row_id = dict(zip(read["rowid"].to_pylist(), read["id"].to_pylist(), strict=True))
+        for told, ids in zip(again, GROUP.values(), strict=True):
+            assert told.first_row_id is not None
+            assert [by_row_id[told.first_row_id + i] for i in range(told.rows)] == ids
+        tidy(lake)
+
+
+def test_a_kill_at_any_time_takes_no_insert_that_was_acknowledged(place: Place, soak: bool) -> None:
+    with place.open() as lake:
+        prepare(lake)
+    (Path(place.folder) / "go").touch()
+    process = place.spawn("insert_forever", "demo.one")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    for _ in range(2_000 if soak else 100):
+        process.stdout.readline()
+    process.kill()
+    last, _ = process.communicate(timeout=120)
+    assert process.returncode == -signal.SIGKILL
+    with place.open() as lake:
+        _, ids = picture(lake)["demo.one"]
+        there = {n for n in ids if n > 2}
+        assert {-n for n in ids if n < 0} == there, "an insert is there in half"
+        assert len(ids) == 2 + 2 * len(there)
+        assert len(there) >= (2_000 if soak else 100)
+        assert {int(n) for n in last.split()} <= there
+        tidy(lake)
 
 
 def test_a_killed_actor_really_dies(embedded: Place) -> None:

@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock
+from children import Child
 from faults.merging import AFTER, BEFORE, prepare, rows, run
 from penstock import faults
 from penstock.errors import Conflict, Invalid, Unavailable
@@ -31,16 +30,10 @@ def target(tmp_path: Path) -> Path:
 
 def killed(target: Path, strategy: str, step: str, n: int = 1, engine: str = "pyarrow") -> bool:
     """Run the merge in a process of its own that dies at a step; False if it never came there that often."""
-    task = json.dumps([str(target), strategy, engine, step, n])
-    tests = str(Path(__file__).parents[1])
-    done = subprocess.run(
-        [sys.executable, "-m", "faults.merging", task],
-        env={**os.environ, "PYTHONPATH": tests},
-        capture_output=True,
-        timeout=120,
-    )
-    assert done.returncode in (0, -signal.SIGKILL), done.stderr
-    return done.returncode == -signal.SIGKILL
+    child = Child("faults.merging", json.dumps([str(target), strategy, engine, step, n]))
+    _, err = child.communicate(timeout=120)
+    assert child.returncode in (0, -signal.SIGKILL), err
+    return child.returncode == -signal.SIGKILL
 
 
 def test_the_steps_are_all_tried() -> None:

@@ -1,6 +1,7 @@
 """The writes that are failed and killed, and what they leave when they are whole."""
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import uuid5
@@ -9,7 +10,8 @@ import pyarrow as pa
 
 from penstock.core.names import DatasetName
 from penstock.lake import Lake
-from penstock.service import write
+from penstock.service import edits, write
+from penstock.service.inserts import Inserts
 from penstock.service.source import reader
 
 ROW = {"id": [99], "word": ["risky"]}
@@ -35,6 +37,22 @@ def _pair(lake: Lake) -> Any:
         tx.append("demo.one", ROW)
         tx.overwrite("demo.other", ROW)
     return tx.receipt
+
+
+def _insert(lake: Lake) -> Any:
+    """Through staged files; what is small enough to be committed with others is struck as a group elsewhere."""
+    ds, rows = lake.dataset("demo.one"), pa.RecordBatch.from_pydict(ROW)
+    with closing(Inserts(lake.workspace, small_rows=0)) as inserts:
+        insertion = inserts.begin(lake.caller, ds.id, rows.schema, key="k")
+        insertion.add(rows)
+        return insertion.commit().result().receipt
+
+
+def _update(lake: Lake) -> Any:
+    """Rows of two files."""
+    rows = pa.table({"id": [99, 1], "word": ["risky", "changed"]})
+    where = lake.workspace, lake.caller, lake.dataset("demo.one").id
+    return edits.update(*where, pa.array([2, 1]), rows, key="k").receipt
 
 
 def _create(lake: Lake) -> Any:
@@ -63,6 +81,7 @@ WRITES = {
     "append": Write(
         lambda lake: lake.dataset("demo.one").append(ROW, idempotency_key="k"), {"demo.one": (3, [1, 2, 99])}
     ),
+    "insert": Write(_insert, {"demo.one": (3, [1, 2, 99])}),
     "pair": Write(_pair, {"demo.one": (3, [1, 2, 99]), "demo.other": (3, [99])}),
     "create": Write(_create, {"demo.new": (1, [99])}),
     "overwrite": Write(
@@ -81,6 +100,7 @@ WRITES = {
         ),
         {"demo.one": (3, [1, 2, 99])},
     ),
+    "update": Write(_update, {"demo.one": (3, [1, 99])}),
     "compact": Write(lambda lake: lake.dataset("demo.one").compact(idempotency_key="k"), {"demo.one": (3, [1, 2])}),
 }
 

@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 from uuid import UUID
 
@@ -24,7 +25,7 @@ from penstock.catalog.tables import (
 )
 from penstock.core.bins import EVERYWHERE, place
 from penstock.core.caller import Caller
-from penstock.core.change import Change, Creation, NewFile, Receipt, Written, fingerprint
+from penstock.core.change import Change, Creation, NewFile, Receipt, Share, Written, fingerprint
 from penstock.core.schema import to_fields
 from penstock.core.stats import cut, to_json
 from penstock.errors import AlreadyExists, Conflict, Unavailable, Undecided, Unsupported
@@ -40,7 +41,7 @@ _NUMBER = (
     .returning(tenants.c.commit_no, tenants.c.committed_at)
 )
 _AT = update(tenants).where(mine(tenants)).values(committed_at=bindparam("moment"))
-_RECEIPT = select(receipts).where(mine(receipts), receipts.c.key == bindparam("at_key"))
+_RECEIPTS = select(receipts).where(mine(receipts), receipts.c.key.in_(bindparam("keys", expanding=True)))
 _HEAD = (
     select(
         _d.schema_name, _d.table_name, _d.read_only, _d.row_ids, _d.held_by, _d.held_until,
@@ -89,6 +90,7 @@ _ADD_SCHEMA = add(dataset_schemas)
 _ADD_FILE = add(data_files)
 _ADD_BIN = add(file_bins)
 _ADD_RECEIPT = add(receipts)
+_WRITTEN = [field.name for field in fields(Written)]
 
 
 Record = Callable[[Tx, Receipt], None]  # writes down, in the very transaction, what else is true if it happens
@@ -111,45 +113,83 @@ def commit(
     """
     changes = tuple(sorted(changes, key=lambda change: change.dataset))
     assert len({change.dataset for change in changes}) == len(changes), "one change for each dataset"
-    request = fingerprint(changes)
+    asked = Share(key, fingerprint(changes))
+    outcome = _carry_out(db, caller, changes, [asked], lease, hold, record)[key]
+    if isinstance(outcome, AlreadyExists):
+        raise outcome
+    return outcome
+
+
+Settled = dict[str, Receipt | AlreadyExists]  # by the keys of requests
+
+
+def commit_shared(db: Database, caller: Caller, append: Change, shares: Sequence[Share], *, lease: UUID) -> Settled:
+    """Carry out an append that several requests share: one version, and a receipt for each of them.
+
+    Where the keys of some were used before, nothing is written, and the answer is of those alone: take their rows
+    out, and come again. Where the outcome is not known, `unknown` is what each of them must hear.
+    """
+    return _carry_out(db, caller, (append,), shares, lease)
+
+
+def _carry_out(
+    db: Database,
+    caller: Caller,
+    changes: tuple[Change, ...],
+    shares: Sequence[Share],
+    lease: UUID,
+    hold: UUID | None = None,
+    record: Record | None = None,
+) -> Settled:
     for tries_left in reversed(range(_TRIES)):
         try:
             with db.write(caller, faults.at) as tx:
-                receipt = _apply(tx, changes, lease, key, request, hold)
-                if record:
-                    record(tx, receipt)
+                settled = _apply(tx, changes, shares, lease, hold, record)
             break
         except _Replay as replay:
-            return replay.receipt
+            return replay.settled
         except Conflict as refusal:
             if refusal.reason != "overtaken" or not tries_left:
                 raise
         except Undecided:
-            if found := lookup(db, caller, key, request):
-                receipt = found
-                break
-            raise Conflict(
-                "commit_lost", "the database broke off before the commit; nothing was written, try again"
-            ) from None
+            settled = _look_up(db, caller, shares)
+            if not settled:
+                raise Conflict(
+                    "commit_lost", "the database broke off before the commit; nothing was written, try again"
+                ) from None
+            if len(settled) < len(shares):  # it was all or nothing: somebody else has carried these out
+                return _again(settled)
+            break
     faults.at("commit.done")
-    return receipt
+    return settled
 
 
 def lookup(db: Database, caller: Caller, key: str, request: str | None = None) -> Receipt | None:
     """Was this request carried out? Waits for a commit that is still under way."""
+    found = _look_up(db, caller, [Share(key, request)]).get(key)
+    if isinstance(found, AlreadyExists):
+        raise found
+    return found
+
+
+def unknown(key: str) -> Undecided:
+    return Undecided(
+        "unknown_outcome",
+        f"the database did not answer, so it is not known whether this write happened; "
+        f"send it again with the idempotency key {key!r}: it happens once at most",
+        idempotency_key=key,
+    )
+
+
+def _look_up(db: Database, caller: Caller, shares: Sequence[Share]) -> Settled:
     try:
         with db.write(caller) as tx:
             # The commit in question holds the tenant's row until it has ended; the first one of all has just made it.
             _add_tenant(tx)
             tx.first(_NUMBER, step=0)
-            return _receipt(tx, key, request)
+            return _settled(tx, shares)
     except (Unavailable, Undecided, Conflict) as cause:
-        raise Undecided(
-            "unknown_outcome",
-            f"the database did not answer, so it is not known whether this write happened; "
-            f"send it again with the idempotency key {key!r}: it happens once at most",
-            idempotency_key=key,
-        ) from cause
+        raise unknown(shares[0].key) from cause
 
 
 def hold(db: Database, caller: Caller, dataset: UUID, holder: UUID, time: timedelta) -> bool:
@@ -190,22 +230,31 @@ def drop(db: Database, caller: Caller, dataset: UUID) -> None:
         tx.audit("drop", {"dataset": dataset, "name": _name(head)}, commit_no=number)
 
 
-def _apply(tx: Tx, changes: tuple[Change, ...], lease: UUID, key: str, request: str, hold: UUID | None) -> Receipt:
+def _apply(
+    tx: Tx,
+    changes: tuple[Change, ...],
+    shares: Sequence[Share],
+    lease: UUID,
+    hold: UUID | None,
+    record: Record | None,
+) -> Settled:
     leases.assert_alive(tx, lease)
     faults.at("commit.begun")
     changes_something = not all(change.empty for change in changes)
     number = _commit_no(tx, changes[0].dataset, step=int(changes_something), create=any(c.create for c in changes))
     faults.at("commit.numbered")
-    if before := _receipt(tx, key, request):
-        raise _Replay(before.again())
+    if before := _settled(tx, shares):
+        raise _Replay(_again(before))
     written = tuple(_apply_one(tx, change, number, hold) for change in changes)
-    receipt = Receipt(key, number, written, tx.now)
-    told = json.dumps([asdict(w) for w in written], default=str)
-    tx.run(_ADD_RECEIPT, key=key, fingerprint=request, commit_no=number, written=told, created_at=tx.now)
+    made = {share.key: Receipt(share.key, number, told, tx.now) for share, told in Share.told(shares, written)}
+    tx.each(_ADD_RECEIPT, [_kept(made[share.key], share.request) for share in shares])
     if changes_something:
-        tx.audit("+".join(dict.fromkeys(c.operation for c in changes))[:40], json.loads(told), commit_no=number)
+        tx.audit("+".join(dict.fromkeys(c.operation for c in changes))[:40], _plain(written), commit_no=number)
     faults.at("commit.recorded")
-    return receipt
+    if record:
+        for receipt in made.values():
+            record(tx, receipt)
+    return {**made}
 
 
 def _apply_one(tx: Tx, change: Change, number: int, hold: UUID | None) -> Written:
@@ -254,9 +303,10 @@ def _apply_one(tx: Tx, change: Change, number: int, hold: UUID | None) -> Writte
     if _end(tx, change, version) != len(change.removed):
         raise _moved_on(change, head)
     faults.at("commit.removed")
-    _add_files(tx, change, version, row_ids=row_ids)
+    first_row_id = _add_files(tx, change, version, row_ids=row_ids)
     faults.at("commit.added")
-    return Written(change.dataset, name, version, change.operation, rows, **asdict(change.counts))
+    counts = asdict(change.counts)
+    return Written(change.dataset, name, version, change.operation, rows, **counts, first_row_id=first_row_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,8 +324,12 @@ _NOTHING = _Totals(0, 0, 0, 0, 0)
 
 
 class _Replay(Exception):
-    def __init__(self, receipt: Receipt) -> None:
-        self.receipt = receipt
+    def __init__(self, settled: Settled) -> None:
+        self.settled = settled
+
+
+def _again(settled: Settled) -> Settled:
+    return {key: each.again() if isinstance(each, Receipt) else each for key, each in settled.items()}
 
 
 def _commit_no(tx: Tx, dataset: UUID, *, step: int = 1, create: bool = False) -> int:
@@ -300,16 +354,35 @@ def _add_tenant(tx: Tx) -> None:
     tx.add_if_free(tenants, commit_no=0, committed_at=tx.now, created_at=tx.now)
 
 
-def _receipt(tx: Tx, key: str, request: str | None) -> Receipt | None:
-    row = tx.first(_RECEIPT, at_key=key)
-    if row is None:
-        return None
+def _settled(tx: Tx, shares: Sequence[Share]) -> Settled:
+    """What became of those requests whose keys were used before."""
+    asked = {share.key: share.request for share in shares}
+    rows = [row for keys in in_chunks(list(asked)) for row in tx.all(_RECEIPTS, keys=keys)]
+    return {row.key: _receipt(row, asked[row.key]) for row in rows}
+
+
+def _receipt(row: Row[Any], request: str | None) -> Receipt | AlreadyExists:
     if request not in (None, row.fingerprint):
-        raise AlreadyExists(
-            "key_reused", f"the idempotency key {key!r} was used for another request; take a new one", key=key
+        return AlreadyExists(
+            "key_reused", f"the idempotency key {row.key!r} was used for another request; take a new one", key=row.key
         )
     written = tuple(Written(**{**w, "dataset": UUID(w["dataset"])}) for w in json.loads(row.written))
-    return Receipt(key, row.commit_no, written, row.created_at)
+    return Receipt(row.key, row.commit_no, written, row.created_at)
+
+
+def _kept(receipt: Receipt, request: str | None) -> dict[str, Any]:
+    return {
+        "key": receipt.key,
+        "fingerprint": request,
+        "commit_no": receipt.commit_no,
+        "written": json.dumps(_plain(receipt.written)),
+        "created_at": receipt.at,
+    }
+
+
+def _plain(written: tuple[Written, ...]) -> list[dict[str, Any]]:
+    """Without `asdict`: a commit may have hundreds of receipts."""
+    return [{**{name: getattr(w, name) for name in _WRITTEN}, "dataset": str(w.dataset)} for w in written]
 
 
 def _create(tx: Tx, dataset: UUID, creation: Creation) -> str:
@@ -382,8 +455,11 @@ def _end(tx: Tx, change: Change, version: int) -> int:
     return ended
 
 
-def _add_files(tx: Tx, change: Change, version: int, *, row_ids: bool) -> None:
-    """List the new files. Fresh rows get their ids here, from what the footers say, if they have none yet."""
+def _add_files(tx: Tx, change: Change, version: int, *, row_ids: bool) -> int | None:
+    """List the new files. Fresh rows get their ids here, from what the footers say, if they have none yet.
+
+    The answer is the first of their ids, if they follow one another.
+    """
     fresh = sum(f.rows for f in change.added if f.row_ids is None and f.first_row_id is None) if row_ids else 0
     reserved = tx.first(
         _RESERVE, dataset=change.dataset, ids=fresh, files=len(change.added), now=tx.now, user=tx.caller.user
@@ -391,6 +467,7 @@ def _add_files(tx: Tx, change: Change, version: int, *, row_ids: bool) -> None:
     assert reserved is not None
     next_id, first = reserved.next_row_id - fresh, reserved.next_file - len(change.added)
     listed, bins = [], []
+    given: list[tuple[int, int]] = []
     for number, file in enumerate(change.added, first):
         first_id, ids = file.first_row_id, file.row_ids
         if row_ids and ids is None:
@@ -398,6 +475,7 @@ def _add_files(tx: Tx, change: Change, version: int, *, row_ids: bool) -> None:
                 first_id = next_id
                 next_id += file.rows
             ids = (first_id, first_id + file.rows - 1)
+            given.append((first_id, file.rows))
         listed.append(
             {
                 "dataset_id": change.dataset,
@@ -419,6 +497,8 @@ def _add_files(tx: Tx, change: Change, version: int, *, row_ids: bool) -> None:
         ]
     tx.each(_ADD_FILE, listed)
     tx.each(_ADD_BIN, bins)
+    in_a_row = all(begun + rows == following for (begun, rows), (following, _) in pairwise(given))
+    return given[0][0] if given and in_a_row else None
 
 
 def _places(file: NewFile, schema: pa.Schema, ids: tuple[int, int] | None) -> Iterator[tuple[int, int]]:

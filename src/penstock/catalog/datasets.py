@@ -1,9 +1,9 @@
 """Find datasets by what is known of them."""
 
-from sqlalchemy import literal
+from sqlalchemy import literal, select
 
 from penstock.catalog import search as searches
-from penstock.catalog.access import Tx
+from penstock.catalog.access import Tx, mine
 from penstock.catalog.history import NEWEST_OF_ALL, snapshot
 from penstock.catalog.search import Cased, Columns, Page
 from penstock.catalog.tables import dataset_versions, datasets
@@ -37,6 +37,15 @@ _COLUMNS: Columns = {
     "at": _v.created_at,
 }
 _NAME = Cased(_name, _d.name_key, searches.upper(_name))  # names are ASCII, which every database folds alike
+
+
+def schema_names(tx: Tx) -> list[str]:
+    """The schemas that have a dataset; each once, though it be spelled in two cases."""
+    found = {row.schema_name.lower(): row.schema_name for row in tx.all(_SCHEMAS)}
+    return [found[key] for key in sorted(found)]
+
+
+_SCHEMAS = select(_d.schema_name).where(mine(datasets), _d.dropped_at.is_(None)).distinct()
 
 
 def search(tx: Tx, options: Options) -> Page[Snapshot]:

@@ -10,7 +10,7 @@ from sqlalchemy import Row, and_, bindparam, delete, func, or_, select
 
 from penstock.catalog.access import Tx, in_chunks, mine
 from penstock.catalog.tables import data_files, dataset_schemas, dataset_versions, datasets, file_bins, tenants
-from penstock.core.bins import search
+from penstock.core.bins import Search, search
 from penstock.core.change import Counts, DataFile
 from penstock.core.dataset import Snapshot, Version
 from penstock.core.names import DatasetName
@@ -166,10 +166,18 @@ def versions(tx: Tx, dataset: UUID, *, limit: int, before: int | None = None) ->
     return [_version(row) for row in rows]
 
 
-def files(tx: Tx, snapshot: Snapshot, bounds: Bounds | None = None, *, stats: bool = False) -> list[DataFile]:
+def files(
+    tx: Tx,
+    snapshot: Snapshot,
+    bounds: Bounds | None = None,
+    *,
+    stats: bool = False,
+    ids: Sequence[tuple[int, int]] | None = None,
+) -> list[DataFile]:
     """The files of a version, in the order they were written; with bounds, only those that may hold such rows.
 
-    With bounds, or where asked for, they have their statistics.
+    With bounds, or where asked for, they have their statistics. `ids`: the lowest and the highest row id of each
+    stretch of ids; files that the index of ranges knows to be elsewhere are left out.
     """
     bounds = bounds or {}
     swept = tx.first(_SWEPT, dataset=snapshot.dataset, version=snapshot.version.number)
@@ -183,7 +191,10 @@ def files(tx: Tx, snapshot: Snapshot, bounds: Bounds | None = None, *, stats: bo
             requested_version=snapshot.version.number,
         )
     stats, version, at = stats or bool(bounds), snapshot.version.number, {"dataset": snapshot.dataset}
-    numbers = _found(tx, snapshot, bounds)
+    if ids is None:
+        numbers = _found(tx, snapshot, bounds)
+    else:
+        numbers = _located(tx, snapshot, ROW_IDS, [search(low, high) for low, high in ids])
     if numbers is None:
         rows = list(tx.all(_LIVE[stats], **at))
     else:
@@ -220,11 +231,16 @@ def _found(tx: Tx, snapshot: Snapshot, bounds: Bounds) -> list[int] | None:
     if not indexed:
         return None
     column = min(indexed, key=lambda name: _width(*bounds[name]))
-    where = search(*bounds[column])
-    at = {"dataset": snapshot.dataset, "column": snapshot.schema.get_field_index(column)}
-    between = tx.all(_BETWEEN, first=where.first, last=where.last, **at)
-    around = tx.all(_AROUND, places=where.around, **at)
-    return sorted({row.file_no for row in (*between, *around)})
+    return _located(tx, snapshot, snapshot.schema.get_field_index(column), [search(*bounds[column])])
+
+
+def _located(tx: Tx, snapshot: Snapshot, column: int, searches: Sequence[Search]) -> list[int]:
+    """Live files with a place where one of the searches looks."""
+    at = {"dataset": snapshot.dataset, "column": column}
+    found = {row.file_no for each in searches for row in tx.all(_BETWEEN, first=each.first, last=each.last, **at)}
+    around = sorted({place for each in searches for place in each.around})
+    found |= {row.file_no for part in in_chunks(around) for row in tx.all(_AROUND, places=part, **at)}
+    return sorted(found)
 
 
 def _width(low: Plain | None, high: Plain | None) -> int:

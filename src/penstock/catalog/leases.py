@@ -19,6 +19,11 @@ _BEAT = (
     .where(mine(leases), _l.lease_id == bindparam("lease"), _l.ended_at.is_(None))
     .values(heartbeat_at=bindparam("now"))
 )
+_BEAT_ALL = (
+    update(leases)
+    .where(mine(leases), _l.lease_id.in_(bindparam("these", expanding=True)), _l.ended_at.is_(None))
+    .values(heartbeat_at=bindparam("now"))
+)
 _END = (
     update(leases)
     .where(mine(leases), _l.lease_id == bindparam("lease"), _l.ended_at.is_(None))
@@ -47,6 +52,11 @@ def assert_alive(tx: Tx, lease: UUID) -> None:
             "lease_ended",
             f"this writer was silent for more than {TIME_TO_LIVE} and was declared dead; start the write again",
         )
+
+
+def beat(tx: Tx, these: Sequence[UUID]) -> int:
+    """Show a sign of life for those that have not ended; the answer is how many that are."""
+    return sum(tx.run(_BEAT_ALL, these=part, now=tx.now) for part in in_chunks(these))
 
 
 def end(tx: Tx, lease: UUID) -> None:

@@ -204,6 +204,29 @@ leases = Table(
     PrimaryKeyConstraint("tenant_id", "lease_id"),
 )
 
+# core.transaction.Standing. The id is also the lease of its files.
+transactions = Table(
+    "transactions",
+    metadata,
+    _tenant(),
+    Column("id", Uuid, nullable=False),
+    Column("user_id", Uuid, nullable=False),
+    Column("state", String(20), nullable=False),
+    Column("commit_no", BigInteger, nullable=False),
+    Column("auto_commit", Boolean, nullable=False),
+    Column("seq", BigInteger, nullable=False),
+    Column("work", Text),  # service.work, as JSON; gone when it is over
+    Column("owner", String(200), nullable=False),
+    Column("operating", String(200)),
+    Column("receipt", String(200)),
+    Column("created_at", Instant, nullable=False),
+    Column("beaten_at", Instant, nullable=False),
+    Column("expires_at", Instant, nullable=False),
+    Column("ended_at", Instant),
+    PrimaryKeyConstraint("tenant_id", "id"),
+    Index("ix_transactions_state", "tenant_id", "state"),
+)
+
 audit = Table(
     "audit",
     metadata,

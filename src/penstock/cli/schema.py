@@ -17,17 +17,19 @@ def schema() -> None:
 
 
 @schema.command()
-@click.argument("source")
+@click.argument("source", required=False)
+@click.option("--sql", help="Instead of SOURCE: a SELECT, of whose rows the schema is to be.")
 @click.option("--name", help="The schema's name; else that of the source.")
 @click.option("--version", type=NUMBER, help="Of a dataset: that version; the newest unless given.")
 @shared(
     """
     penstock schema infer finance.transactions > transactions.json
     penstock schema infer sample.csv --name "Monthly totals"
+    penstock schema infer --sql "SELECT region, sum(amount) AS total FROM finance.transactions GROUP BY region"
     """
 )
-def infer(frame: Frame, source: str, name: str | None, version: int | None) -> None:
-    """Propose a schema for SOURCE: a dataset, or a sample in a CSV, JSON lines, Parquet or Arrow file.
+def infer(frame: Frame, source: str | None, sql: str | None, name: str | None, version: int | None) -> None:
+    """Propose a schema for SOURCE: a dataset, or a sample in a CSV, JSON lines, Parquet or Arrow file; or for a SELECT.
 
     What it prints can be changed, and made an entry of the registry with `penstock schema create`.
     """
@@ -35,12 +37,20 @@ def infer(frame: Frame, source: str, name: str | None, version: int | None) -> N
     from penstock.service import infer as infers
     from penstock.storage.incoming import incoming
 
-    if Path(source).is_file():
+    if (source is None) is (sql is None):
+        raise click.UsageError("say what the schema is of: SOURCE, or --sql and a SELECT")
+    if sql is not None:
+        if version is not None:
+            raise click.UsageError("--version is for a dataset; in SQL write AT (VERSION => 3)")
+        with frame.lake() as lake:
+            fields = lake.results.inferred(lake.caller, sql)
+    elif source is not None and Path(source).is_file():
         fields = infers.of_sample(incoming([Path(source)]))
     else:
+        assert source is not None
         with frame.lake() as lake:
             fields = infers.of_dataset(lake.workspace, lake.caller, source, version)
-    named = name or Path(source).stem
+    named = name or (Path(source).stem if source else "query")
     frame.print_json({"name": named, "type_id": gts.QUERY_RETURNS, "fields": [each.as_json() for each in fields]})
 
 

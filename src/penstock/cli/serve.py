@@ -1,5 +1,6 @@
 """The command `serve`."""
 
+from dataclasses import astuple
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,10 +11,15 @@ import click
 from penstock.cli.frame import Command, Frame, shared
 
 if TYPE_CHECKING:
+    from penstock.config import Settings
+    from penstock.flight.service import FlightService
     from penstock.http.edge import Edge
+    from penstock.http.metrics import Metrics
+    from penstock.http.server import Tls
 
 _LOOK = 30.0  # seconds between two looks for tenants whose turn it is
 _EVERY = timedelta(hours=1)
+_LONGEST_DRAIN = 10.0  # seconds, of calls over Flight
 PORT = click.IntRange(0, 65_535)
 
 
@@ -21,8 +27,11 @@ PORT = click.IntRange(0, 65_535)
 @click.option("--dev", is_flag=True, help="For one person on this machine: no tokens, loopback only, made if missing.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--http-port", type=PORT, default=8080, show_default=True, help="The port for HTTP; 0 takes a free one.")
-@click.option("--flight-port", type=PORT, help="The port for Arrow Flight, which a later release serves.")
-@click.option("--tls-cert", type=click.Path(path_type=Path), help="The certificate (PEM) that makes it HTTPS.")
+@click.option(
+    "--flight-port", type=PORT, default=8815, show_default=True, help="The port for Arrow Flight; 0 takes a free one."
+)
+@click.option("--no-flight", is_flag=True, help="Serve HTTP alone.")
+@click.option("--tls-cert", type=click.Path(path_type=Path), help="The certificate (PEM) that makes both TLS.")
 @click.option("--tls-key", type=click.Path(path_type=Path), help="The certificate's key (PEM).")
 @shared(
     """
@@ -35,17 +44,16 @@ def serve(
     dev: bool,
     host: str,
     http_port: int,
-    flight_port: int | None,
+    flight_port: int,
+    no_flight: bool,
     tls_cert: Path | None,
     tls_key: Path | None,
 ) -> None:
-    """Serve the workspace over HTTP until SIGTERM or Ctrl-C; /docs shows what there is.
+    """Serve the workspace over HTTP and Arrow Flight until SIGTERM or Ctrl-C; /docs shows what HTTP has.
 
     Callers send tokens (authorization: Bearer …), checked against PENSTOCK_JWT_SECRET or PENSTOCK_JWKS_URL. With --dev
     none is needed, and whoever can reach the loopback is an admin.
     """
-    import logging
-
     from penstock import lake
     from penstock.errors import Invalid
     from penstock.http import logs
@@ -88,19 +96,22 @@ def serve(
             runner=runner,
             results=opened.results,
         )
-        server = Server(
-            application(edge), host, http_port, edge.limits, Tls(tls_cert, tls_key) if tls_cert and tls_key else None
-        )
+        app = application(edge)
+        tls = Tls(tls_cert, tls_key) if tls_cert and tls_key else None
+        server = Server(app, host, http_port, edge.limits, tls)
         logs.to()
-        if flight_port is not None:
-            logging.getLogger("penstock").info(
-                "Arrow Flight comes with a later release; --flight-port does nothing yet"
-            )
+        flight = None if no_flight else _flight(edge, settings, app.state.metrics, host, flight_port, tls)
         archived: dict[UUID, datetime] = {}
         server.every(_LOOK, lambda: _archive(edge, archived))
         try:
-            server.run(lambda address: _tell(frame, address))
+            if flight:
+                flight.start()
+                server.every(flight.TENDED, flight.tend)
+                server.when_stopping(flight.drain)
+            server.run(lambda address: _tell(frame, address, flight.address if flight else None))
         finally:
+            if flight:
+                flight.stop()
             runner.close(server.patience())
             stop_spark()
 
@@ -127,11 +138,38 @@ def _archive(edge: "Edge", archived: "dict[UUID, datetime]") -> None:
             log.info("schemas were archived", extra={"facts": facts})
 
 
-def _tell(frame: Frame, address: str) -> None:
+def _flight(
+    edge: "Edge", settings: "Settings", metrics: "Metrics", host: str, port: int, tls: "Tls | None"
+) -> "FlightService":
+    from penstock.flight.edge import Edge as FlightEdge
+    from penstock.flight.edge import FlightLimits
+    from penstock.flight.service import FlightService
+
+    limits = FlightLimits(
+        message_bytes=settings.flight_message_bytes,
+        streams=settings.flight_streams,
+        row_ids=settings.flight_row_ids,
+        drain_seconds=min(settings.http_drain_seconds, _LONGEST_DRAIN),
+    )
+    own = FlightEdge(
+        edge.workspace, edge.tokens, edge.dev, limits, edge.tenants, lambda ended: metrics.called(*astuple(ended))
+    )
+    return FlightService(
+        own,
+        host,
+        port,
+        (tls.certificate, tls.key) if tls else None,
+        time_to_live=timedelta(seconds=settings.transaction_ttl),
+        auto_commit=settings.flight_auto_commit,
+    )
+
+
+def _tell(frame: Frame, address: str, flight: str | None) -> None:
     if frame.json:
-        frame.print_json({"http": address, "docs": f"{address}/docs"})
+        frame.print_json({"http": address, "docs": f"{address}/docs", "flight": flight})
     else:
-        click.echo(f"Penstock listens on {address}; see {address}/docs")
+        beside = f", and for Flight on {flight}" if flight else ""
+        click.echo(f"Penstock listens on {address}; see {address}/docs{beside}")
 
 
 def _is_loopback(host: str) -> bool:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -87,6 +87,29 @@ class Written:
     inserted: int = 0
     updated: int = 0
     deleted: int = 0
+    first_row_id: int | None = None  # of its new rows, where their ids follow one another
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one request has in a commit, and what it is known by when it is sent again."""
+
+    key: str
+    request: str | None  # its fingerprint; None: whatever was asked for by that key
+    rows: int | None = None  # of the new rows, in their order; None: the commit is all its own
+
+    @staticmethod
+    def told(shares: Sequence["Share"], written: tuple[Written, ...]) -> Iterator[tuple["Share", tuple[Written, ...]]]:
+        """What each of them is told of what was written."""
+        before = 0
+        for share in shares:
+            if share.rows is None:
+                yield share, written
+                continue
+            (whole,) = written
+            first = whole.first_row_id + before if share.rows and whole.first_row_id is not None else None
+            yield share, (replace(whole, inserted=share.rows, first_row_id=first),)
+            before += share.rows
 
 
 @dataclass(frozen=True, slots=True)

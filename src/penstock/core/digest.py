@@ -19,6 +19,8 @@ class Digest:
         self._parts: dict[str, hashlib._Hash] = {}
 
     def add(self, batch: pa.RecordBatch) -> None:
+        if not batch.num_rows:  # how often nothing comes does not count
+            return
         self._rows += batch.num_rows
         rows = conform(batch, pa.schema([field.with_nullable(True) for field in self._schema]))
         for place, column in enumerate(rows.columns):

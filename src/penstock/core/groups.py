@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 GROUP_BYTES = 64 << 20  # a row group is held in memory as a whole, so it ends here at the latest
+_PARTS = 256  # a batch of a single row takes a hundred times its bytes, so that many are made one
 _SAMPLE = 4096  # rows
 _DIFFERENT = 0.98  # the part of a sample that differs where a column's values hardly ever repeat
 
@@ -15,20 +16,46 @@ _DIFFERENT = 0.98  # the part of a sample that differs where a column's values h
 def groups(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, rows: int, size: int = GROUP_BYTES
 ) -> Iterator[pa.Table]:
-    held: list[pa.RecordBatch] = []
-    held_rows = held_bytes = 0
+    gathered = Gathered(schema, rows, size)
     for batch in batches:
+        yield from gathered.add(batch)
+    if rest := gathered.rest():
+        yield rest
+
+
+class Gathered:
+    """Batches that come one by one, until they make up a group."""
+
+    def __init__(self, schema: pa.Schema, rows: int, size: int = GROUP_BYTES) -> None:
+        self._schema, self._most_rows, self._most_bytes = schema, rows, size
+        self._begin()
+
+    def add(self, batch: pa.RecordBatch) -> Iterator[pa.Table]:
+        """The groups that are complete by now."""
         while batch.num_rows:
-            take = min(batch.num_rows, rows - held_rows)
+            take = min(batch.num_rows, self._most_rows - self._rows)
             part, batch = batch.slice(0, take), batch.slice(take)
-            held.append(part)
-            held_rows += take
-            held_bytes += part.nbytes
-            if held_rows >= rows or held_bytes >= size:
-                yield pa.Table.from_batches(held, schema)
-                held, held_rows, held_bytes = [], 0, 0
-    if held:
-        yield pa.Table.from_batches(held, schema)
+            self._parts.append(part)
+            self._rows += take
+            self._bytes += part.nbytes
+            if self._rows >= self._most_rows or self._bytes >= self._most_bytes:
+                yield self._group()
+            elif len(self._parts) - self._packed >= _PARTS:
+                self._parts[self._packed :] = [pa.concat_batches(self._parts[self._packed :])]
+                self._packed += 1
+
+    def rest(self) -> pa.Table | None:
+        """What is left when no more batches come."""
+        return self._group() if self._parts else None
+
+    def _group(self) -> pa.Table:
+        group = pa.Table.from_batches(self._parts, self._schema)
+        self._begin()
+        return group
+
+    def _begin(self) -> None:
+        self._parts: list[pa.RecordBatch] = []
+        self._packed = self._rows = self._bytes = 0
 
 
 def repeating(piece: pa.Table) -> list[str]:

@@ -95,6 +95,7 @@ class Layout:
     codec: str = "zstd"  # pyarrow's word for it
     group_rows: int = 128 << 10
     options: Mapping[str, Any] = field(default_factory=dict)  # more that pyarrow's writer should do
+    differences: bool = False  # may whole numbers be told by what they add to the one before? Not all readers know it
 
 
 @dataclass(frozen=True, slots=True)

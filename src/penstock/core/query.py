@@ -31,6 +31,7 @@ _EDITABLE = {
     State.ARCHIVED: frozenset[str](),
 }
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+_SEPARATOR = re.compile(r"[/?#]")
 _TYPES = {str(kind): kind for kind in FieldType}
 
 
@@ -219,6 +220,8 @@ def _name(value: Any) -> str:
     name = text(value, "name", MAX_NAME)
     if not name.strip():
         raise Invalid("missing_member", "name must not be blank")
+    if found := _SEPARATOR.search(name):
+        raise Invalid("bad_query_name", f"name must not hold {found[0]}: it is a part of addresses")
     return name
 
 

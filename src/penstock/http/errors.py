@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from penstock.errors import (
+    BEHIND,
     AlreadyExists,
     Conflict,
     Forbidden,
@@ -105,7 +106,7 @@ def heard(error: PenstockError) -> PenstockError:
     """The error as a caller may hear it. What no caller can mend, whoever runs the server should know of."""
     if status(error) >= 500:
         _log.warning("%s: %s", error.reason, error.message)
-    said = _BEHIND.get(error.reason)
+    said = BEHIND.get(error.reason)
     return type(error)(error.reason, said) if said else error
 
 
@@ -151,13 +152,6 @@ def plain(value: Any) -> Any:
 def as_json(value: Any) -> bytes:
     """UTF-8; half a character, which UTF-8 cannot say, becomes its JSON escape."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8", "backslashreplace")
-
-
-# What a caller hears of trouble behind the scenes: not where the database is, nor what its driver says.
-_BEHIND = {
-    "database_unavailable": "the catalog cannot be reached; try again later",
-    "commit_unanswered": "the catalog did not answer, so nobody knows whether it was done; look before you send it again",
-}
 
 
 async def _ours(request: Request, error: Exception) -> Response:

@@ -1,4 +1,4 @@
-"""What is counted and measured of every request, every run and every query, in the words of Prometheus."""
+"""What is counted and measured of every request, call, run and query, in the words of Prometheus."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_1_0_0, generate_latest
@@ -35,6 +35,21 @@ class Metrics:
         )
         self._exceptions = Counter(
             "penstock_http_exceptions", "Errors that are bugs.", ["exception"], registry=self.registry
+        )
+
+        self._calls = Counter(
+            "penstock_flight_calls", "Calls over Flight answered.", ["method", "code"], registry=self.registry
+        )
+        self._call_seconds = Histogram(
+            "penstock_flight_call_seconds",
+            "Time from a call over Flight to the end of its answer.",
+            ["method"],
+            registry=self.registry,
+            buckets=_SECONDS,
+        )
+        self._rows_in, self._rows_out = (
+            Counter(f"penstock_flight_rows_{way}", f"Rows that {went} over Flight.", registry=self.registry)
+            for way, went in (("in", "came in"), ("out", "went out"))
         )
 
         self._runs = Counter("penstock_runs", "Runs of pipelines that ended.", ["state"], registry=self.registry)
@@ -87,6 +102,13 @@ class Metrics:
         known = method if method in _METHODS else "other"
         self._requests.labels(known, route or UNKNOWN, "none" if status is None else str(status)).inc()
         self._seconds.labels(route or UNKNOWN).observe(seconds)
+
+    def called(self, method: str, code: str, seconds: float, rows_in: int, rows_out: int) -> None:
+        """A call over Flight, which is served beside."""
+        self._calls.labels(method, code).inc()
+        self._call_seconds.labels(method).observe(seconds)
+        self._rows_in.inc(rows_in)
+        self._rows_out.inc(rows_out)
 
     def failed(self, bug: BaseException) -> None:
         self._exceptions.labels(type(bug).__name__).inc()

@@ -23,7 +23,7 @@ RECEIPT = {
     "key": "import-2026-01-31", "commit_no": 2, "at": "2026-01-31T10:31:00+00:00", "replayed": False,
     "written": [
         {"dataset": DATASET["id"], "name": "shop.orders", "version": 2, "operation": "append", "rows": 5,
-         "inserted": 2, "updated": 0, "deleted": 0}
+         "inserted": 2, "updated": 0, "deleted": 0, "first_row_id": 4}
     ],
 }  # fmt: skip
 _ROWS_AS = {"csv": "id,amount\n1,12.50\n", "jsonl": '{"id": 1, "amount": 12.50}\n'}  # the others are no text

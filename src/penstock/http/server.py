@@ -9,7 +9,7 @@ import ssl
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,18 +44,23 @@ class Server:
 
     def __post_init__(self) -> None:
         self._jobs: list[_Job] = []
+        self._besides: list[Callable[[], object]] = []
         self._running: _Uvicorn | None = None
 
     def every(self, seconds: float, job: Callable[[], object]) -> None:
         """Run a job now and then, in a thread of its own, while the server runs. One that fails is run again."""
         self._jobs.append(_Job(seconds, job))
 
+    def when_stopping(self, tell: Callable[[], object]) -> None:
+        """Tell somebody who serves beside this one that the drain begins. It must not take long."""
+        self._besides.append(tell)
+
     def run(self, listening: Callable[[str], None] = lambda _: None) -> None:
         """Serve until SIGTERM or SIGINT. `listening` hears the address as soon as requests are answered there."""
         config = self._config()
         with _bound(self.host, self.port) as place:
             address = _address(place, secure=self.tls is not None)
-            self._running = _Uvicorn(config, lambda: self._begin(listening, address))
+            self._running = _Uvicorn(config, lambda: self._begin(listening, address), self._besides)
             try:
                 self._running.run(sockets=[place])
             finally:
@@ -104,9 +109,11 @@ class Server:
 
 
 class _Uvicorn(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, begun: Callable[[], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, begun: Callable[[], None], besides: Sequence[Callable[[], object]]
+    ) -> None:
         super().__init__(config)
-        self._begun = begun
+        self._begun, self._besides = begun, besides
         self._stopping = 0.0  # since when
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -131,6 +138,8 @@ class _Uvicorn(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._stopping = time.monotonic()
+        for tell in self._besides:
+            tell()
         _log.info("stopping", extra={"facts": {"drain_seconds": self.config.timeout_graceful_shutdown}})
         await super().shutdown(sockets)
 

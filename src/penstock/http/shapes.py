@@ -154,6 +154,10 @@ _QUERY_MORE = {
 }
 _QUERY_KEPT = ("id", "datasets", "state_changed_at", "created_at", "created_by", "updated_at", "updated_by")
 _QUERY_IGNORES = dict.fromkeys(_QUERY_KEPT, _IGNORED)
+_VALUES = {
+    "type": ["object", "null"],
+    "additionalProperties": {"type": ["string", "number", "boolean", "null"]},
+}  # of parameters
 _READ = {"type": "object", "additionalProperties": COUNT}  # versions, by the names of datasets
 _ROWS = {"@penstock.versions": _READ, "value": many(ANY_OBJECT)}
 
@@ -182,6 +186,7 @@ _WRITTEN = {
     "dataset": ID, "name": TEXT, "version": COUNT, "operation": TEXT, "rows": COUNT,
     "inserted": COUNT, "updated": COUNT, "deleted": COUNT,
 }  # fmt: skip
+_FIRST = {"first_row_id": {"type": ["integer", "null"], "minimum": 1}}  # what was written long ago does not tell it
 
 # -- pipelines and their runs
 
@@ -258,7 +263,7 @@ _RUN: dict[str, Shape] = {
     "started_at": _MAYBE_MOMENT, "ended_at": _MAYBE_MOMENT, "cancelling": FLAG,
     "progress": {"anyOf": [of("Progress"), {"type": "null"}]},
     "reads": many(members({"dataset": ID, "name": TEXT, "version": COUNT, "newest": COUNT})),
-    "written": many(members(_WRITTEN)), "commit_no": _MAYBE_COUNT,
+    "written": many(members(_WRITTEN, _FIRST)), "commit_no": _MAYBE_COUNT,
     "results": many({"anyOf": [of("OperationDone"), of("OperationError")]}),
     "error": {"anyOf": [of("OperationError"), {"type": "null"}]},
     "pipeline": members(_DEFINITION, _OUTPUT),
@@ -299,7 +304,7 @@ SHAPES: dict[str, Shape] = {
         "anyOf": [
             members({"dataset": TEXT}, {"version": {"type": ["integer", "null"]}, "name": NOTE}),
             members({"rows": {"type": "array", "minItems": 1}}, {"name": NOTE}),
-            members({"sql": TEXT}, {"name": NOTE}),
+            members({"sql": TEXT}, {"parameters": _VALUES, "name": NOTE}),
         ]
     },
     "Transition": members({"to": {"enum": _STATES}}, {"version": _FIXED["version"], "reason": NOTE}),
@@ -352,15 +357,7 @@ SHAPES: dict[str, Shape] = {
         }
     ),
     "QueryResults": members({"@odata.context": TEXT, **_ROWS}, {"@odata.count": COUNT, "@odata.nextLink": LINK}),
-    "PreviewSent": members(
-        {"sql": TEXT},
-        {
-            "parameters": {
-                "type": ["object", "null"],
-                "additionalProperties": {"type": ["string", "number", "boolean", "null"]},
-            }
-        },
-    ),
+    "PreviewSent": members({"sql": TEXT}, {"parameters": _VALUES}),
     "Preview": members(
         {"columns": many(members({"name": TEXT, "type": of("ColumnType")})), "more": FLAG, **_ROWS},
     ),
@@ -376,7 +373,7 @@ SHAPES: dict[str, Shape] = {
     "DatasetVersion": members(_VERSION),
     "DatasetRows": members({**_HEAD, "value": many(ANY_OBJECT)}, {"@odata.nextLink": LINK}),
     "Receipt": members(
-        {"key": TEXT, "commit_no": COUNT, "at": MOMENT, "replayed": FLAG, "written": many(members(_WRITTEN))}
+        {"key": TEXT, "commit_no": COUNT, "at": MOMENT, "replayed": FLAG, "written": many(members(_WRITTEN, _FIRST))}
     ),
     "DatasetRef": _REF,
     "Operation": {"anyOf": [_APPEND, _MERGE]},

@@ -4,8 +4,9 @@ from fastapi import Request
 from fastapi.concurrency import run_in_threadpool
 
 from penstock.core.caller import Caller
-from penstock.errors import Forbidden, Unauthenticated
-from penstock.http.edge import Edge, edge_of
+from penstock.errors import Forbidden
+from penstock.http.edge import edge_of
+from penstock.service.tokens import bearer
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")  # names that no other site can have: a page of one cannot call here
 
@@ -18,22 +19,9 @@ async def caller(request: Request) -> Caller:
         raise Forbidden(
             "not_loopback", f"without a token this is for {', '.join(_LOOPBACK)} only, whatever name was used"
         )
+    asked = (edge.tokens, edge.dev, headers)
     waits = edge.tokens is not None and edge.tokens.may_wait
-    found = await run_in_threadpool(_caller, edge, headers) if waits else _caller(edge, headers)
+    found = await run_in_threadpool(bearer, *asked) if waits else bearer(*asked)
     edge.tenants.add(found.tenant)
     request.state.caller = found  # for the log
     return found
-
-
-def _caller(edge: Edge, headers: list[str]) -> Caller:
-    if edge.dev and (not headers or edge.tokens is None):
-        return edge.dev
-    if not headers:
-        raise Unauthenticated("no_token", "send a token: authorization: Bearer …")
-    if len(headers) > 1:
-        raise Unauthenticated("bad_authorization", "there is more than one authorization header; send one")
-    scheme, _, token = headers[0].partition(" ")
-    if scheme.lower() != "bearer" or not token:
-        raise Unauthenticated("bad_authorization", "the authorization header must be: Bearer, a blank, the token")
-    assert edge.tokens is not None  # an edge without tokens has a dev
-    return edge.tokens.verify(token)

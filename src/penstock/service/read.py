@@ -1,6 +1,7 @@
 """Read rows of any retained version: as a stream, with the columns and rows that are wanted."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -15,9 +16,10 @@ from penstock.core.change import DataFile
 from penstock.core.dataset import Snapshot, Version
 from penstock.core.names import DatasetName
 from penstock.core.odata import Options
-from penstock.core.stats import Plain, plain
+from penstock.core.stats import Bounds, Plain, plain
 from penstock.engines.arrow.selector import expression
-from penstock.errors import Invalid, NotFound
+from penstock.errors import Invalid, NotFound, Unsupported
+from penstock.service.working import Working
 from penstock.service.workspace import Workspace
 from penstock.storage.scan import BATCH_ROWS, scan
 
@@ -53,6 +55,13 @@ def everything(ws: Workspace, caller: Caller) -> list[Snapshot]:
     caller.require(Role.VIEWER)
     with ws.db.read(caller) as tx:
         return history.datasets_now(tx)
+
+
+def schema_names(ws: Workspace, caller: Caller) -> list[str]:
+    """The schemas that have a dataset."""
+    caller.require(Role.VIEWER)
+    with ws.db.read(caller) as tx:
+        return datasets.schema_names(tx)
 
 
 def search(ws: Workspace, caller: Caller, options: Options) -> Page[Snapshot]:
@@ -99,7 +108,18 @@ def versions(
 
 def files(ws: Workspace, caller: Caller, snapshot: Snapshot, where: str | None = None) -> list[DataFile]:
     """The files that a read would open."""
-    return holding(ws, caller, snapshot, _bound(where, snapshot))
+    return holding(ws, caller, snapshot, _bound(where, snapshot.schema))
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which rows of a dataset, and what of them."""
+
+    columns: Sequence[str] | None = None
+    where: str | None = None
+    row_ids: bool = False
+    batch_rows: int = BATCH_ROWS
+    ahead: bool = True  # read before it is asked for; not for a stream that many may hold open, and slowly
 
 
 def rows(
@@ -111,42 +131,64 @@ def rows(
     where: str | None = None,
     row_ids: bool = False,
     batch_rows: int = BATCH_ROWS,
+    ahead: bool = True,
 ) -> pa.RecordBatchReader:
     """A stream of rows in bounded memory. Files that cannot hold a wanted row are not opened."""
+    wanted = Wanted(columns, where, row_ids, batch_rows, ahead)
+    return _stream(ws, snapshot, snapshot.schema, wanted, lambda found: holding(ws, caller, snapshot, found))
+
+
+def rows_within(ws: Workspace, working: Working, wanted: Wanted) -> pa.RecordBatchReader:
+    """The same of a dataset as a transaction has it so far."""
+    return _stream(ws, working.base, working.schema, wanted, lambda found: working.files(_bounds(found)))
+
+
+def _stream(
+    ws: Workspace,
+    dataset: Snapshot,
+    schema: pa.Schema,
+    wanted: Wanted,
+    files: Callable[[selector.Node | None], list[DataFile]],
+) -> pa.RecordBatchReader:
+    columns = wanted.columns
     if columns is not None and not columns:
         raise Invalid("no_columns", "no column is asked for; name one or more, or none for all")
-    if columns is not None and (unknown := [c for c in columns if c not in snapshot.schema.names]):
+    if columns is not None and (unknown := [c for c in columns if c not in schema.names]):
         raise Invalid(
             "no_such_column",
-            f"there is no column {unknown[0]!r}; {snapshot.name} has {', '.join(snapshot.schema.names)}",
+            f"there is no column {unknown[0]!r}; {dataset.name} has {', '.join(schema.names)}",
             column=unknown[0],
         )
-    if row_ids and not snapshot.row_ids:
-        raise Invalid("no_row_ids", f"{snapshot.name} keeps no row ids", dataset=str(snapshot.name))
-    wanted = _bound(where, snapshot)
+    if wanted.row_ids and not dataset.row_ids:
+        raise Unsupported("no_row_ids", f"{dataset.name} keeps no row ids", dataset=str(dataset.name))
+    found = _bound(wanted.where, schema)
     return scan(
         ws.store,
-        holding(ws, caller, snapshot, wanted),
-        snapshot.schema,
+        files(found),
+        schema,
         columns=columns,
-        where=None if wanted is None else expression(wanted, snapshot.schema),
-        filtered=() if wanted is None else selector.columns(wanted),
-        row_ids=row_ids,
-        batch_rows=batch_rows,
+        where=None if found is None else expression(found, schema),
+        filtered=() if found is None else selector.columns(found),
+        row_ids=wanted.row_ids,
+        batch_rows=wanted.batch_rows,
+        ahead=wanted.ahead,
     )
 
 
-def _bound(where: str | None, snapshot: Snapshot) -> selector.Node | None:
-    return None if where is None else selector.bind(selector.parse(where), snapshot.schema)
+def _bound(where: str | None, schema: pa.Schema) -> selector.Node | None:
+    return None if where is None else selector.bind(selector.parse(where), schema)
 
 
 def holding(ws: Workspace, caller: Caller, snapshot: Snapshot, wanted: selector.Node | None) -> list[DataFile]:
     """The files that may hold wanted rows."""
     caller.require(Role.VIEWER)
-    intervals = {} if wanted is None else selector.bounds(wanted)
-    bounds = {column: (_plain(interval.low), _plain(interval.high)) for column, interval in intervals.items()}
     with ws.db.read(caller) as tx:
-        return history.files(tx, snapshot, bounds)
+        return history.files(tx, snapshot, _bounds(wanted))
+
+
+def _bounds(wanted: selector.Node | None) -> Bounds:
+    intervals = {} if wanted is None else selector.bounds(wanted)
+    return {column: (_plain(interval.low), _plain(interval.high)) for column, interval in intervals.items()}
 
 
 def _plain(end: Any) -> Plain | None:

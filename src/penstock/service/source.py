@@ -120,8 +120,23 @@ def checked(
 
     `heard` gets the rows as they came, once they are known to be sound.
     """
-    total = row = 0
-    while (batch := _next(batches, row)) is not None:
+    check = Check(schema, limits, heard)
+    while (batch := _next(batches, check.row)) is not None:
+        yield from check(batch)
+
+
+class Check:
+    """Proves batches that come one by one sound, and brings them to the dataset's schema."""
+
+    def __init__(
+        self, schema: pa.Schema, limits: Limits, heard: Callable[[pa.RecordBatch], None] = lambda _: None
+    ) -> None:
+        self._schema, self._limits, self._heard = schema, limits, heard
+        self.bytes = self.row = 0  # so far
+
+    def __call__(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The batch, in pieces if it is large."""
+        row, limits = self.row, self._limits
         try:
             batch.validate()  # before anything, even its size, is asked of it
             _check_size(batch, row, limits)
@@ -129,22 +144,26 @@ def checked(
         except (pa.ArrowInvalid, pa.ArrowIndexError) as cause:
             raise Invalid("broken_batch", f"the rows from {row:,} on are broken: {str(cause)[:200]}", row=row) from None
         for piece in _pieces(batch, row, limits):
-            try:
-                fitting = conform(piece, schema)
-                heard(piece)
-            except Invalid as refusal:
-                raise Invalid(
-                    refusal.reason,
-                    f"rows {row:,} to {row + piece.num_rows - 1:,}: {refusal.message}",
-                    **refusal.context,
-                ) from None
-            total += fitting.nbytes
-            if total > limits.write_bytes:
-                raise Invalid(
-                    "write_too_large", f"one write may bring {limits.write_bytes:,} bytes of rows; split it", row=row
-                )
-            yield fitting
-            row += piece.num_rows
+            yield self._fitting(piece)
+
+    def _fitting(self, piece: pa.RecordBatch) -> pa.RecordBatch:
+        row, limits = self.row, self._limits
+        try:
+            fitting = conform(piece, self._schema)
+            self._heard(piece)
+        except Invalid as refusal:
+            raise Invalid(
+                refusal.reason,
+                f"rows {row:,} to {row + piece.num_rows - 1:,}: {refusal.message}",
+                **refusal.context,
+            ) from None
+        self.bytes += fitting.nbytes
+        if self.bytes > limits.write_bytes:
+            raise Invalid(
+                "write_too_large", f"one write may bring {limits.write_bytes:,} bytes of rows; split it", row=row
+            )
+        self.row += piece.num_rows
+        return fitting
 
 
 def _pieces(batch: pa.RecordBatch, row: int, limits: Limits) -> Iterator[pa.RecordBatch]:
@@ -207,11 +226,12 @@ def _next(batches: Iterator[pa.RecordBatch], row: int) -> pa.RecordBatch | None:
 
 def _check_size(batch: pa.RecordBatch, row: int, limits: Limits) -> None:
     viewed = sum(_sum(_view_lengths(column)) for column in batch.columns if _is_view(column.type))
-    if max(batch.nbytes, batch.num_rows, viewed) > limits.batch_bytes:  # NULL and views may take next to no bytes
+    size = batch.nbytes
+    if max(size, batch.num_rows, viewed) > limits.batch_bytes:  # NULL and views may take next to no bytes
         raise Invalid(
             "batch_too_large", f"the batch at row {row:,} holds more than {limits.batch_bytes:,} bytes", row=row
         )
-    if batch.nbytes > limits.row_bytes * max(batch.num_rows, 1):
+    if size > limits.row_bytes * max(batch.num_rows, 1):
         raise _row_too_large(row, limits)
 
 

@@ -120,6 +120,21 @@ class Tokens:
             raise Unauthenticated("token_not_yet_valid", "the token is not valid yet; are the clocks right?")
 
 
+def bearer(tokens: Tokens | None, dev: Caller | None, headers: Sequence[str]) -> Caller:
+    """Who sends these authorization headers? `dev` is who sends none; without keys, whoever sends any."""
+    if dev and (not headers or tokens is None):
+        return dev
+    if not headers:
+        raise Unauthenticated("no_token", "send a token: authorization: Bearer …")
+    if len(headers) > 1:
+        raise Unauthenticated("bad_authorization", "there is more than one authorization header; send one")
+    scheme, _, token = headers[0].partition(" ")
+    if scheme.lower() != "bearer" or not token:
+        raise Unauthenticated("bad_authorization", "the authorization header must be: Bearer, a blank, the token")
+    assert tokens is not None  # an edge without tokens has a dev
+    return tokens.verify(token)
+
+
 def mint(
     secret: str,
     *,

@@ -26,6 +26,7 @@ class Limits:
     write_bytes: int = 1 << 40  # of rows, unpacked, in one write
     batch_bytes: int = 1 << 30  # of rows, unpacked, in one batch
     row_bytes: int = 64 << 20  # the average row of a batch
+    returned_bytes: int = 64 << 20  # of rows that a write gives back
 
 
 @dataclass(frozen=True, slots=True)

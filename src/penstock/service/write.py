@@ -3,10 +3,11 @@
 import os
 import re
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeVar
 from uuid import UUID, uuid4
 
 import pyarrow as pa
@@ -14,9 +15,9 @@ import pyarrow as pa
 from penstock import faults
 from penstock.catalog import commit as commits
 from penstock.catalog import history
-from penstock.catalog.commit import Record
+from penstock.catalog.commit import Record, Settled
 from penstock.core.caller import Caller, Role
-from penstock.core.change import AUTOMATIC, Change, Counts, Creation, DataFile, NewFile, Receipt, fingerprint
+from penstock.core.change import AUTOMATIC, Change, Counts, Creation, DataFile, NewFile, Receipt, Share, fingerprint
 from penstock.core.dataset import Snapshot
 from penstock.core.digest import Digest
 from penstock.core.merge import Layout
@@ -28,6 +29,7 @@ from penstock.service.working import Working
 from penstock.service.workspace import Workspace
 from penstock.storage import datafiles
 
+T = TypeVar("T")
 Progress = Callable[[int], None]  # hears how many rows were written since it last heard
 
 MAX_KEY = 200
@@ -92,8 +94,12 @@ def writable(ws: Workspace, caller: Caller, dataset: UUID) -> Snapshot:
     with ws.db.read(caller) as tx:
         target = history.newest(tx, dataset)
     if target.read_only:
-        raise Unsupported("read_only", f"{target.name} is read-only", dataset=str(target.name))
+        raise read_only(target)
     return target
+
+
+def read_only(target: Snapshot) -> Unsupported:
+    return Unsupported("read_only", f"{target.name} is read-only", dataset=str(target.name))
 
 
 def replay(ws: Workspace, caller: Caller, change: Change, key: str) -> Receipt | None:
@@ -106,9 +112,19 @@ def replay(ws: Workspace, caller: Caller, change: Change, key: str) -> Receipt |
 class Stage:
     """Files written for one commit. Removed at the end unless it happened, or nobody knows whether it did."""
 
-    def __init__(self, ws: Workspace, caller: Caller, progress: Progress | None = None, key: str | None = None) -> None:
+    def __init__(
+        self,
+        ws: Workspace,
+        caller: Caller,
+        progress: Progress | None = None,
+        key: str | None = None,
+        *,
+        lease: UUID | None = None,
+    ) -> None:
+        """`lease`: one that somebody else keeps alive, instead of this process's own."""
         self._ws, self._caller, self._progress, self._key = ws, caller, progress, checked_key(key)
-        self._lease = ws.writers.lease(caller)
+        self._kept_alive = lease is not None
+        self._lease = lease or ws.writers.lease(caller)
         self._files: list[NewFile] = []
         self._drafts: set[str] = set()  # where an engine may be writing
         self._scratch: str | None = None
@@ -159,6 +175,13 @@ class Stage:
         added = datafiles.write(
             self._ws.store, folder, self._lease, schema, batches, shape=self._ws.shape, wrote=self.wrote
         )
+        return self.own(added)
+
+    def writer(self, folder: str, schema: pa.Schema) -> datafiles.Writer:
+        """For rows that come batch by batch and are known to fit; `own` what it has written."""
+        return datafiles.Writer(self._ws.store, folder, self._lease, schema, shape=self._ws.shape, wrote=self.wrote)
+
+    def own(self, added: tuple[NewFile, ...]) -> tuple[NewFile, ...]:
         self._files += added
         return added
 
@@ -213,30 +236,31 @@ class Stage:
 
     def commit(self, changes: list[Change], *, hold: UUID | None = None, record: Record | None = None) -> Receipt:
         """Carry out the changes. `hold`: the dataset is held for this very writer."""
+        db, caller, lease, key = self._ws.db, self._caller, self._lease, self._key
+        return self._land(
+            lambda: commits.commit(db, caller, changes, lease=lease, key=key, hold=hold, record=record),
+            lambda receipt: not receipt.replayed,  # else the first request brought its own files
+        )
+
+    def commit_shared(self, append: Change, shares: Sequence[Share]) -> Settled:
+        """Carry out an append that several requests share, or say which of them were carried out before."""
+        return self._land(
+            lambda: commits.commit_shared(self._ws.db, self._caller, append, shares, lease=self._lease),
+            lambda settled: all(isinstance(each, Receipt) and not each.replayed for each in settled.values()),
+        )
+
+    def _land(self, act: Callable[[], T], landed: Callable[[T], bool]) -> T:
         mine, self._files = self._files, []  # from here on only a plain refusal makes them ours to remove again
         try:
-            receipt = self._commit(changes, hold, record)
+            outcome = _patiently(act)
         except Undecided:
             raise
         except PenstockError:
             self._files = mine
             raise
-        if receipt.replayed:  # the first request brought its own files
+        if not landed(outcome):
             self._files = mine
-        return receipt
-
-    def _commit(self, changes: list[Change], hold: UUID | None, record: Record | None) -> Receipt:
-        """While a dataset is held for somebody else, wait."""
-        deadline = time.monotonic() + _WAIT
-        while True:
-            try:
-                return commits.commit(
-                    self._ws.db, self._caller, changes, lease=self._lease, key=self._key, hold=hold, record=record
-                )
-            except Conflict as refusal:
-                if refusal.reason != "dataset_held" or time.monotonic() > deadline:
-                    raise
-            time.sleep(0.05)
+        return outcome
 
     def discard(self) -> None:
         """Remove what was written and not committed."""
@@ -250,6 +274,10 @@ class Stage:
         gone = {file.path for file in files}
         datafiles.discard(self._ws.store, files)
         self._files = [file for file in self._files if file.path not in gone]
+
+    def let_go(self, paths: Collection[str]) -> None:
+        """Leave some of the files to somebody who goes on with them: they are not removed at the end."""
+        self._files = [file for file in self._files if file.path not in paths]
 
     def discard_files(self) -> None:
         datafiles.discard(self._ws.store, self._files)
@@ -277,7 +305,8 @@ class Stage:
 
     def wrote(self, rows: int) -> None:
         """Show progress, and a sign of life."""
-        self._ws.writers.beat(self._caller, self._lease)
+        if not self._kept_alive:
+            self._ws.writers.beat(self._caller, self._lease)
         if self._progress:
             self._progress(rows)
 
@@ -301,6 +330,18 @@ class Sink:
     def beat(self, rows: int) -> None:
         self.stage.wrote(rows)
         self.heard(rows)
+
+
+def _patiently(act: Callable[[], T]) -> T:
+    """While a dataset is held for somebody else, wait."""
+    deadline = time.monotonic() + _WAIT
+    while True:
+        try:
+            return act()
+        except Conflict as refusal:
+            if refusal.reason != "dataset_held" or time.monotonic() > deadline:
+                raise
+        time.sleep(0.05)
 
 
 def checked_key(key: str | None) -> str:

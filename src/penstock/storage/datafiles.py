@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
@@ -14,7 +15,7 @@ import pyarrow.types as pt
 
 from penstock import faults
 from penstock.core.change import NewFile
-from penstock.core.groups import GROUP_BYTES, groups, repeating
+from penstock.core.groups import GROUP_BYTES, Gathered, repeating
 from penstock.core.names import CARRIED
 from penstock.core.stats import Plain, Stats, has_stats, united
 from penstock.errors import PenstockError
@@ -58,28 +59,81 @@ def write(
 
     `wrote` hears of every row group: a place to show progress and signs of life.
     """
-    done: list[NewFile] = []
-    file: _OpenFile | None = None
+    writer = Writer(store, folder, lease, schema, shape=shape, wrote=wrote)
     try:
-        for group in groups(batches, schema, shape.group_rows, shape.group_bytes):
-            file = file or _OpenFile(store, f"{folder}/{name(lease)}", schema, repeating(group))
-            file.write(group)
-            wrote(group.num_rows)
-            if file.size >= shape.file_bytes:
-                done.append(file.seal())
-                file = None
-        if file:
-            done.append(file.seal())
-            file = None
-        if done:
-            store.sync(folder)
-            faults.at("stage.synced")
+        for batch in batches:
+            writer.add(batch)
+        return writer.finish()
     except BaseException:
-        if file:
-            file.discard()
-        discard(store, done)
+        writer.discard()
         raise
-    return tuple(done)
+
+
+class Writer:
+    """Writes batches that come one by one. A row group is encoded while the next one is gathered; no more are held."""
+
+    def __init__(
+        self,
+        store: Store,
+        folder: str,
+        lease: UUID,
+        schema: pa.Schema,
+        *,
+        shape: Shape,
+        wrote: Callable[[int], None],
+    ) -> None:
+        self._store, self._folder, self._lease, self._schema = store, folder, lease, schema
+        self._shape, self._wrote = shape, wrote
+        self._gathered = Gathered(schema, shape.group_rows, shape.group_bytes)
+        self._beside = ThreadPoolExecutor(2)  # starts no thread before it has something to do
+        self._file: _OpenFile | None = None
+        self._encoding: Future[int] | None = None
+        self._sealed: list[Future[NewFile]] = []
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        for group in self._gathered.add(batch):
+            self._encoding = self._beside.submit(self._ready(group).write, group)
+
+    def finish(self) -> tuple[NewFile, ...]:
+        """The files, all durable. After a failure, here or in `add`, `discard` removes what there is."""
+        if rest := self._gathered.rest():
+            self._wrote(self._ready(rest).write(rest))
+        self._encoded()
+        if self._file or self._sealed:
+            self._seal()  # all names are there, so that they become durable while the last content does
+            self._store.sync(self._folder)
+        done = tuple(sealed.result() for sealed in self._sealed)
+        if done:
+            faults.at("stage.synced")
+        self._beside.shutdown()
+        return done
+
+    def discard(self) -> None:
+        self._beside.shutdown()
+        if self._file:
+            self._file.discard()
+        discard(self._store, [sealed.result() for sealed in self._sealed if not sealed.exception()])
+
+    def _ready(self, group: pa.Table) -> "_OpenFile":
+        """The file that takes the next row group."""
+        self._encoded()
+        if self._file is None:
+            path = f"{self._folder}/{name(self._lease)}"
+            self._file = _OpenFile(self._store, path, self._schema, repeating(group))
+        return self._file
+
+    def _encoded(self) -> None:
+        """Wait for the row group that is being encoded. A file that is large enough ends with it."""
+        if self._encoding:
+            self._wrote(self._encoding.result())
+            self._encoding = None
+        if self._file and self._file.size >= self._shape.file_bytes:
+            self._seal()
+
+    def _seal(self) -> None:
+        file, self._file = self._file, None
+        if file:
+            self._sealed.append(self._beside.submit(file.seal))
 
 
 def adopt(store: Store, located: str, path: str, schema: pa.Schema) -> NewFile:
@@ -123,13 +177,18 @@ class _OpenFile:
     def size(self) -> int:
         return self._sink.tell()
 
-    def write(self, group: pa.Table) -> None:
+    def write(self, group: pa.Table) -> int:
         self._writer.write_table(group, row_group_size=group.num_rows)
+        return int(group.num_rows)
 
     def seal(self) -> NewFile:
-        self._writer.close()
-        faults.at("stage.written")
-        return _known(self.path, self._sink.seal(), self._footer[0], self.schema)
+        try:
+            self._writer.close()
+            faults.at("stage.written")
+            return _known(self.path, self._sink.seal(), self._footer[0], self.schema)
+        except BaseException:
+            self.discard()
+            raise
 
     def discard(self) -> None:
         with suppress(Exception):  # the writer may complain of what is half done; the file goes all the same

@@ -32,6 +32,12 @@ def unpacked_sizes(path: Path) -> Iterator[int]:
             yield _unpacked(file, rows, body, length) if kind in (_DICTIONARY, _ROWS) else 0
 
 
+def unpacked_size(header: bytes, body: BinaryIO) -> int:
+    """The same of one message that is at hand; `body` is all of its body. ValueError if it cannot be."""
+    kind, rows, _ = _message(header)
+    return _unpacked(body, rows, 0, body.seek(0, 2)) if kind in (_DICTIONARY, _ROWS) else 0
+
+
 def _sequence(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
     """Headers of a stream's messages, and where their bodies begin."""
     body = 0

@@ -30,16 +30,18 @@ def scan(
     batch_rows: int = BATCH_ROWS,
     columns: Sequence[str] | None = None,
     filtered: Collection[str] = (),
+    ahead: bool = True,
 ) -> pa.RecordBatchReader:
     """Rows in the order of the files. Columns that a file lacks are NULL; types that were widened since are cast.
 
-    `columns` are shown; `filtered` are what `where` reads besides.
+    `columns` are shown; `filtered` are what `where` reads besides. `ahead`: read before it is asked for, on all cores;
+    not for a stream that many may hold open, and slowly.
     """
     shown = pa.schema([schema.field(name) for name in columns]) if columns is not None else schema
-    if row_ids:
+    if row_ids or not ahead:
         needed = pa.schema([field for field in schema if field.name in {*shown.names, *filtered}])
-        batches = _with_ids(store, files, needed, where, batch_rows)
-        shown = shown.append(_ID)
+        batches = _pulled(store, files, needed, where, batch_rows, row_ids=row_ids)
+        shown = shown.append(_ID) if row_ids else shown
         return pa.RecordBatchReader.from_batches(shown, (batch.select(shown.names) for batch in batches))
     # "Required" is the catalog's promise; an old file without the column could not keep it for the scanner.
     loose = pa.schema([field.with_nullable(True) for field in schema])
@@ -69,19 +71,44 @@ def _told(scanner: pads.Scanner, shown: pa.Schema) -> Iterator[pa.RecordBatch]:
                 yield pa.RecordBatch.from_arrays(batch.columns, schema=shown)
 
 
-def _with_ids(
-    store: Store, files: Sequence[DataFile], schema: pa.Schema, where: pc.Expression | None, batch_rows: int
+def _pulled(
+    store: Store,
+    files: Sequence[DataFile],
+    schema: pa.Schema,
+    where: pc.Expression | None,
+    batch_rows: int,
+    *,
+    row_ids: bool,
 ) -> Iterator[pa.RecordBatch]:
+    """A batch when it is asked for, and not before."""
     for file in files:
-        for batch in _one_with_ids(store, file, schema, batch_rows):
+        batches = (
+            _one_with_ids(store, file, schema, batch_rows) if row_ids else _one(store, file, schema, where, batch_rows)
+        )
+        for batch in batches:
             # A position counts all rows of a file, so the filter comes after it.
             kept = batch if where is None else batch.filter(where)
             if kept.num_rows:
                 yield kept
 
 
+def _one(
+    store: Store, file: DataFile, schema: pa.Schema, where: pc.Expression | None, batch_rows: int
+) -> Iterator[pa.RecordBatch]:
+    with _translated(), _opened(store, file) as parquet:
+        groups = list(range(parquet.num_row_groups))
+        if where is not None:  # those that may hold wanted rows
+            loose = pa.schema([field.with_nullable(True) for field in schema])
+            fragment = pads.ParquetFileFormat().make_fragment(store.locate(file.path), filesystem=store.filesystem)
+            groups = [group.id for group in fragment.subset(where, schema=loose).row_groups]
+        held = set(parquet.schema_arrow.names)
+        columns = [name for name in schema.names if name in held]
+        for batch in parquet.iter_batches(batch_rows, row_groups=groups, columns=columns):
+            yield conform(batch, schema)
+
+
 def _one_with_ids(store: Store, file: DataFile, schema: pa.Schema, batch_rows: int) -> Iterator[pa.RecordBatch]:
-    with _translated(), pq.ParquetFile(store.locate(file.path), filesystem=store.filesystem) as parquet:
+    with _translated(), _opened(store, file) as parquet:
         held = set(parquet.schema_arrow.names)
         columns = [name for name in schema.names if name in held]
         position = file.first_row_id
@@ -95,6 +122,11 @@ def _one_with_ids(store: Store, file: DataFile, schema: pa.Schema, batch_rows: i
                 position += batch.num_rows
             rows = conform(batch, schema)
             yield pa.RecordBatch.from_arrays([*rows.columns, ids], schema=schema.append(_ID))
+
+
+def _opened(store: Store, file: DataFile) -> pq.ParquetFile:
+    # With a buffer for what comes later, all of the file would be held from the first batch on.
+    return pq.ParquetFile(store.locate(file.path), filesystem=store.filesystem, pre_buffer=False)
 
 
 @contextmanager

@@ -1,54 +1,39 @@
 """Merge with PyArrow: files are streamed batch by batch, and only the source's keys are held."""
 
-import os
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, groupby
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as pads
-import pyarrow.fs as fs
-import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from penstock.core import merge
-from penstock.core.groups import groups, repeating
+from penstock.core.groups import groups
 from penstock.core.keys import Keys, comparable, first_repeat, highest
-from penstock.core.merge import Layout, Match, Matched, Output, Plan, Rest, Sink, TargetFile, Work
+from penstock.core.merge import Match, Matched, Output, Plan, Rest, Sink, TargetFile, Work
 from penstock.core.names import CARRIED
 from penstock.core.reach import Reach
 from penstock.core.schema import conform
-from penstock.errors import PenstockError, Unavailable
-
-_FORMAT = pads.ParquetFileFormat()
-_LOCAL = fs.LocalFileSystem()
-_LEAN = pads.ParquetFragmentScanOptions(pre_buffer=False)
-_ROW_ID = pa.field(CARRIED, pa.int64(), nullable=False)
-
-_T = TypeVar("_T")
+from penstock.engines.arrow.files import ROW_ID, Pieces, Workers, batches, replaced, stretches, written
 
 
 class Arrow:
     name = "pyarrow"
 
     def __init__(self, workers: int | None = None) -> None:
-        self._workers = workers or os.cpu_count() or 1
+        self._workers = workers
 
     def open(self, plan: Plan, source: pa.Table) -> "ArrowSession":
-        return ArrowSession(plan, source, self._workers)
+        return ArrowSession(plan, source, Workers(self._workers))
 
     def refuses(self, _schema: pa.Schema) -> str | None:
         return None  # what Arrow reads from Parquet, it writes
 
 
 class ArrowSession:
-    def __init__(self, plan: Plan, source: pa.Table, workers: int) -> None:
+    def __init__(self, plan: Plan, source: pa.Table, workers: Workers) -> None:
         self._plan, self._workers = plan, workers
         keys = [comparable(source[name]) for name in plan.keys]
         if nulls := {name: key.null_count for name, key in zip(plan.keys, keys, strict=True) if key.null_count}:
@@ -57,27 +42,26 @@ class ArrowSession:
         if plan.write.deduplicates:
             kept = highest(numbers, [source[name] for name in plan.order_by])
             if len(kept) < source.num_rows:
-                source, keys = _taken(source, kept.to_numpy()), [key.take(kept) for key in keys]
+                source, keys = Pieces(source).take(kept.to_numpy()), [key.take(kept) for key in keys]
         elif repeat := first_repeat(numbers):
             rows, at = repeat
             raise merge.duplicate_keys(plan.keys, rows, [source[name][at].as_py() for name in plan.keys])
-        self._source, self._keys = source, keys
+        self._source, self._keys = Pieces(source), keys
         self.reach = Reach.of(pa.table(dict(zip(plan.keys, keys, strict=True))))
         self._first = next((i for i, name in enumerate(plan.keys) if name in self.reach.columns), None)
         self._order = None if self._first is None else pc.array_sort_indices(keys[self._first])
         self._met: dict[str, _Met] = {}
         self._hit = np.zeros(source.num_rows, dtype=bool)
-        self._stop = threading.Event()
 
     def nulls(self, files: Sequence[TargetFile]) -> Mapping[str, int]:
         counts = dict.fromkeys(self._plan.keys, 0)
-        for each in self._all(self._nulls_in, files):
+        for each in self._workers.each(self._nulls_in, files):
             for name, count in each.items():
                 counts[name] += count
         return {name: count for name, count in counts.items() if count}
 
     def match(self, files: Sequence[TargetFile]) -> Match:
-        found = self._all(self._meet, files, each=2)  # keys are small, and one reads while the other looks them up
+        found = self._workers.each(self._meet, files, 2)  # keys are small: one reads while the other looks them up
         self._met = {file.path: met for file, met in zip(files, found, strict=True) if len(met)}
         self._hit[:] = False
         for met in self._met.values():
@@ -90,40 +74,26 @@ class ArrowSession:
         elsewhere: dict[tuple[Any, ...], list[pa.Table]] = {}  # partition → rows for new files
         few = [f for f in work.rewrite if self._leaves_few(f) and f.layout.codec == sink.layout.codec]
         many = [file for file in work.rewrite if file not in set(few)]
-        for output, moved in self._all(lambda file: self._rewrite(file, sink), many):
+        for output, moved in self._workers.each(lambda file: self._rewrite(file, sink), many):
             outputs += [output] if output else []
             for parts, rows in moved:
                 elsewhere.setdefault(parts, []).append(rows)
-        gathered = list(self._all(lambda file: _table(self._successor(file)), few))
+        gathered = list(self._workers.each(lambda file: _table(self._successor(file)), few))
         if self._plan.row_ids:  # what carries its ids is not put with what has none yet
-            outputs += _files(gathered, {}, few[0].layout if few else sink.layout, sink)
+            outputs += written(gathered, {}, few[0].layout if few else sink.layout, sink)
             gathered = []
         if work.insert:
-            fresh = _taken(self._source, np.flatnonzero(~self._hit))
+            fresh = self._source.take(np.flatnonzero(~self._hit))
             gathered.append(_table(conform(batch, self._plan.schema) for batch in fresh.to_batches()))
         for rows in gathered:
             for parts, part in self._by_parts(rows):
                 elsewhere.setdefault(parts, []).append(part)
         for parts, tables in elsewhere.items():
-            outputs += _files(tables, dict(zip(self._plan.partitions, parts, strict=True)), sink.layout, sink)
+            outputs += written(tables, dict(zip(self._plan.partitions, parts, strict=True)), sink.layout, sink)
         return outputs
 
     def close(self) -> None:
         self._met.clear()
-
-    def _all(self, do: Callable[[TargetFile], _T], files: Sequence[TargetFile], each: int = 1) -> Iterator[_T]:
-        """So many files at a time for each worker, answered in order. An error, or Ctrl-C, stops the others."""
-        self._stop.clear()
-        if len(files) < 2 or self._workers < 2:
-            yield from map(do, files)
-            return
-        with ThreadPoolExecutor(self._workers * each) as pool:
-            try:
-                yield from pool.map(do, files)
-            except BaseException:
-                self._stop.set()
-                pool.shutdown(cancel_futures=True)
-                raise
 
     # Matching
 
@@ -133,7 +103,7 @@ class ArrowSession:
         missing = pc.field(stored[0]).is_null() if stored else None
         for name in stored[1:]:
             missing = missing | pc.field(name).is_null()
-        for batch in self._batches(file, self._fragment(file), stored, missing) if stored else ():
+        for batch in self._batches(file, stored, missing) if stored else ():
             for name in stored:
                 counts[name] = counts.get(name, 0) + batch.column(name).null_count
         return counts
@@ -149,30 +119,14 @@ class ArrowSession:
         rows = max(self._plan.batch_rows, len(keys[0]))
         held = [name for name in self._plan.keys if name not in file.parts]
         schema = pa.schema([self._plan.schema.field(name).with_nullable(True) for name in held])
-        for start, batches in self._stretches(file, held, self._range(keys, file)):
-            for block in groups(batches, schema, rows):
+        read = file.path, self._read_schema(file), held, self._plan.batch_rows
+        for start, stretch in stretches(*read, self._range(keys, file)):
+            for block in groups(stretch, schema, rows):
                 positions, places = lookup.meet(self._key_columns(block, file))
                 met.append(_Met(positions + start, places))
                 start += block.num_rows
         whole = _Met.of(met)
         return whole if mine is None else _Met(whole.positions, mine.to_numpy()[whole.places])
-
-    def _stretches(
-        self, file: TargetFile, columns: Sequence[str], where: pc.Expression | None
-    ) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
-        """The rows of the row groups that may hold what is asked for, each stretch with the position of its first."""
-        with _translated(file.path):
-            fragment = self._fragment(file)
-            footer = fragment.metadata
-            starts = [0, *accumulate(footer.row_group(i).num_rows for i in range(footer.num_row_groups))]
-            numbers = list(range(footer.num_row_groups))
-            if where is not None:
-                with suppress(pa.ArrowNotImplementedError):  # of some types Arrow compares no statistics
-                    wanted = fragment.subset(where, schema=self._read_schema(file))
-                    numbers = [group.id for group in wanted.row_groups]
-        for _, run in groupby(enumerate(numbers), lambda each: each[1] - each[0]):
-            stretch = [number for _, number in run]
-            yield starts[stretch[0]], self._batches(file, fragment.subset(row_group_ids=stretch), columns)
 
     def _near(self, file: TargetFile) -> pa.Array | None:
         """Those of the source's rows that lie within the file's range on one key column; None: all of them."""
@@ -234,21 +188,21 @@ class ArrowSession:
                 if not here:
                     yield batch
 
-        written = list(_files([staying()], file.parts, file.layout, sink, one=True))
-        return (replace(written[0], replaces=file) if written else None), moved
+        output = next(written([staying()], file.parts, file.layout, sink, one=True), None)
+        return (replace(output, replaces=file) if output else None), moved
 
     def _successor(self, file: TargetFile) -> Iterator[pa.RecordBatch]:
         """The file's rows, in their order, as they are afterwards."""
         plan, met = self._plan, self._met.get(file.path, _Met.of([]))
-        brought = _taken(self._source, met.places)
+        brought = self._source.take(met.places)
         reads = [name for name in plan.schema.names if name not in file.parts] if plan.keeps_columns else []
         reads += [CARRIED] if plan.row_ids and file.first_row_id is None else []
         if not reads:
             yield from self._picked(None, file, met, brought).to_batches()
             return
         position = 0
-        for batch in self._batches(file, self._fragment(file), reads):
-            if self._stop.is_set():
+        for batch in self._batches(file, reads):
+            if self._workers.stopped:
                 return
             here, first, last = met.between(position, batch.num_rows)
             new = brought.slice(first, last - first)
@@ -277,7 +231,7 @@ class ArrowSession:
             columns.append(
                 old.column(CARRIED) if first is None and old is not None else pa.array(met.positions + first)
             )
-            fields.append(_ROW_ID)
+            fields.append(ROW_ID)
         return pa.table(columns, schema=pa.schema(fields)).combine_chunks()
 
     def _whole(self, batch: pa.RecordBatch, file: TargetFile, position: int) -> pa.RecordBatch:
@@ -293,26 +247,18 @@ class ArrowSession:
             first = file.first_row_id
             ids = batch.column(CARRIED) if first is None else pa.arange(first + position, first + position + len(batch))
             columns.append(ids)
-            fields.append(_ROW_ID)
+            fields.append(ROW_ID)
         return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
 
     def _updated(self, rows: pa.RecordBatch, positions: Any, new: pa.Table) -> pa.RecordBatch:
         if self._plan.write.matched is not Matched.UPDATE:
             return rows
-        hit = np.zeros(len(rows), dtype=bool)
-        hit[positions] = True
-        mask, picks = pa.array(hit), np.arange(len(rows))
-        picks[positions] = len(rows) + np.arange(new.num_rows)
-        columns = []
-        for field, column in zip(rows.schema, rows.columns, strict=True):
-            if field.name in self._plan.given and (field.name not in self._plan.keys or pt.is_floating(field.type)):
-                values = new[field.name].combine_chunks()
-                if pt.is_primitive(field.type) and not pt.is_duration(field.type):
-                    column = pc.replace_with_mask(column, mask, values)
-                else:
-                    column = pa.concat_arrays([column, values]).take(pa.array(picks))
-            columns.append(column)
-        return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
+        given = {
+            field.name
+            for field in rows.schema
+            if field.name in self._plan.given and (field.name not in self._plan.keys or pt.is_floating(field.type))
+        }
+        return replaced(rows, positions, new, given)
 
     def _by_parts(self, rows: pa.Table) -> Iterator[tuple[tuple[Any, ...], pa.Table]]:
         names = self._plan.partitions
@@ -330,30 +276,14 @@ class ArrowSession:
 
     # Reading
 
-    def _fragment(self, file: TargetFile) -> Any:
-        return _FORMAT.make_fragment(file.path, filesystem=_LOCAL)
-
     def _read_schema(self, file: TargetFile) -> pa.Schema:
-        # "Required" is a promise of the whole target; a file without the column could not keep it for the scanner.
-        fields = [field.with_nullable(True) for field in self._plan.schema if field.name not in file.parts]
-        return pa.schema([*fields, _ROW_ID] if self._plan.row_ids else fields)
+        fields = [field for field in self._plan.schema if field.name not in file.parts]
+        return pa.schema([*fields, ROW_ID] if self._plan.row_ids else fields)
 
     def _batches(
-        self, file: TargetFile, fragment: Any, columns: Sequence[str], where: pc.Expression | None = None
+        self, file: TargetFile, columns: Sequence[str], where: pc.Expression | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Rows in their order, `batch_rows` at most at once. Columns that the file lacks are NULL."""
-        with _translated(file.path):
-            scanner = fragment.scanner(
-                schema=self._read_schema(file),
-                columns=list(columns),
-                filter=where,
-                batch_size=self._plan.batch_rows,
-                batch_readahead=2,
-                fragment_readahead=1,
-                fragment_scan_options=_LEAN,
-                use_threads=False,
-            )
-            yield from scanner.to_batches()
+        return batches(file.path, self._read_schema(file), columns, self._plan.batch_rows, where=where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,109 +313,10 @@ class _Met:
         return _Met(self.positions + start, self.places)
 
 
-class _Writer:
-    """A Parquet file laid out as asked; gone again if it is not finished."""
-
-    def __init__(self, path: str, layout: Layout, first: pa.Table) -> None:
-        self._path = path
-        options = {"compression": layout.codec, **layout.options}
-        before = options.get("use_dictionary", True)
-        encoded = [path for path in repeating(first) if before is True or path in (before or ())]
-        with _translated(path):
-            self._writer = pq.ParquetWriter(path, layout.schema, **options | {"use_dictionary": encoded or False})
-
-    def write(self, group: pa.Table) -> None:
-        with _translated(self._path):
-            self._writer.write_table(group, row_group_size=group.num_rows)
-
-    def __enter__(self) -> "_Writer":
-        return self
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        try:
-            with _translated(self._path):
-                self._writer.close()
-        except PenstockError:
-            if error is None:
-                raise
-        finally:
-            if error:
-                os.unlink(self._path)
-
-
-def _files(
-    sources: Iterable[pa.Table | Iterable[pa.RecordBatch]],
-    parts: Mapping[str, Any],
-    layout: Layout,
-    sink: Sink,
-    *,
-    one: bool = False,
-) -> Iterator[Output]:
-    """Write rows into files of about the size that is asked for, or into `one`; no rows, no file."""
-    batches = (
-        stored(batch, layout.schema)
-        for source in sources
-        for batch in (source.to_batches() if isinstance(source, pa.Table) else source)
-    )
-    pieces = groups(batches, layout.schema, layout.group_rows)
-    piece = next(pieces, None)
-    while piece is not None:
-        path, rows, size = sink.path(), 0, 0
-        with _Writer(path, layout, piece) as writer:
-            while piece is not None and (one or size < sink.file_bytes):
-                writer.write(piece)
-                rows += piece.num_rows
-                size = os.path.getsize(path)
-                sink.beat(piece.num_rows)
-                piece = next(pieces, None)
-        yield Output(path, rows, parts=parts)
-
-
 def _table(batches: Iterable[pa.RecordBatch]) -> pa.Table:
     held = list(batches)
     return pa.Table.from_batches(held) if held else pa.table({})
 
 
-def _taken(rows: pa.Table, places: Any) -> pa.Table:
-    """The rows at these places. Batch by batch: Arrow would first make one array of each whole column."""
-    if rows.num_rows == 0 or max(column.num_chunks for column in rows.columns) <= 1:
-        return rows.take(pa.array(places)).combine_chunks()
-    order = np.argsort(places, kind="stable")
-    ascending, start, first, pieces = places[order], 0, 0, []
-    for batch in rows.to_batches():
-        last = int(np.searchsorted(ascending, start + batch.num_rows))
-        if last > first:
-            pieces.append(batch.take(pa.array(ascending[first:last] - start)))
-        start, first = start + batch.num_rows, last
-    found = pa.Table.from_batches(pieces, rows.schema).combine_chunks()
-    back = np.argsort(order, kind="stable")
-    return found if (order[1:] > order[:-1]).all() else found.take(pa.array(back))
-
-
 def _repeated(value: Any, kind: pa.DataType, times: int) -> pa.Array:
     return pa.repeat(pa.scalar(value, kind), times)
-
-
-def stored(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch as a file stores it: its columns in its order, text as a dictionary where it was one."""
-    columns = []
-    for field in schema:
-        column = batch.column(field.name)
-        if pt.is_dictionary(field.type) and not pt.is_dictionary(column.type):
-            column = column.dictionary_encode()
-        columns.append(column if column.type == field.type else column.cast(field.type))
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-@contextmanager
-def _translated(path: str) -> Iterator[None]:
-    """Arrow's errors as ours. A stream is part of the call, so it is guarded to its end."""
-    try:
-        yield
-    except (OSError, pa.ArrowException) as cause:
-        if isinstance(cause, PenstockError):
-            raise
-        said = str(cause).partition("\n")[0][:200]
-        raise Unavailable(
-            "file_failed", f"{os.path.basename(path)} could not be read or written: {said}", path=os.path.basename(path)
-        ) from cause

@@ -1,0 +1,65 @@
+"""Clients that break off: streams that stop somewhere, and then end as no stream should."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from threading import Event
+from typing import Any
+
+import grpc
+
+from edges.flight.stage import SECONDS, token
+from penstock.flight import flight_pb2 as pb
+from penstock.flight.calls import SERVICE
+
+
+@dataclass
+class Stuck:
+    """A stream that stops after some messages; or that ends there, as if that were all."""
+
+    sent: list[bytes]
+    ends: bool = False
+    stopped: Event = field(default_factory=Event)
+    released: Event = field(default_factory=Event)
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from self.sent
+        self.stopped.set()
+        if not self.ends:
+            self.released.wait(SECONDS)
+
+
+class Streams:
+    """Several of them on one connection."""
+
+    def __init__(self, address: str, plans: list[tuple[Stuck, str | None]], timeout: float = SECONDS) -> None:
+        """`plans`: what is sent, and in which transaction."""
+        self._channel = grpc.insecure_channel(address.split("://")[1], [("grpc.use_local_subchannel_pool", 1)])
+        self._stuck = [stuck for stuck, _ in plans]
+        put = self._channel.stream_stream(f"/{SERVICE}/DoPut")
+        self.calls = [put(iter(stuck), metadata=_headers(tx), timeout=timeout) for stuck, tx in plans]
+        assert all(stuck.stopped.wait(SECONDS) for stuck in self._stuck)
+        # What comes back for this was sent after all that, on the same connection.
+        ask = self._channel.unary_stream(f"/{SERVICE}/ListActions")
+        list(ask(pb.Empty().SerializeToString(), metadata=_headers(None), timeout=SECONDS))
+
+    def cancel(self) -> None:
+        for call in self.calls:
+            call.cancel()
+
+    def close(self) -> None:
+        for stuck in self._stuck:
+            stuck.released.set()
+        self._channel.close()
+
+
+def wait_to_be_killed(address: str, plans: list[tuple[list[bytes], bool, str | None]], talk: Connection) -> None:
+    """For a process of its own."""
+    streams = Streams(address, [(Stuck(sent, ends), tx) for sent, ends, tx in plans])
+    talk.send(len(streams.calls))
+    Event().wait(SECONDS)
+
+
+def _headers(transaction: str | None) -> list[tuple[str, Any]]:
+    own = [("authorization", f"Bearer {token()}")]
+    return own if transaction is None else [*own, ("x-transaction-id", transaction)]

@@ -1,0 +1,239 @@
+"""The whole Flight service: in this process, or in one of its own that can be measured and killed."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+
+from edges.flight.stage import SECONDS, SECRET, TENANT, Raw, token
+from penstock import faults
+from penstock.core.caller import Caller, Role, person
+from penstock.flight.edge import Edge, Ended, FlightLimits
+from penstock.flight.service import FlightService
+from penstock.lake import Dataset, Lake
+from penstock.service.tokens import Tokens
+from places import Place
+
+ROWS = pa.table(
+    {"id": [1, 2, 3, 4], "word": ["one", "two", None, "four"]},
+    pa.schema([pa.field("id", pa.int64(), nullable=False), ("word", pa.string())]),
+)
+PROCESSES = get_context("forkserver")
+PROCESSES.set_forkserver_preload(["penstock.flight.service", "penstock.lake", "sqlalchemy.dialects.sqlite"])
+
+
+class Calls:
+    """The calls that have ended. Whoever waits for one need not guess how long."""
+
+    def __init__(self) -> None:
+        self._ended: list[Ended] = []
+        self._news = threading.Condition()
+
+    def heard(self, ended: Ended) -> None:
+        with self._news:
+            self._ended.append(ended)
+            self._news.notify_all()
+
+    def wait(self, method: str, count: int) -> list[Ended]:
+        """The calls of a method, once there are so many."""
+        with self._news:
+            assert self._news.wait_for(lambda: len(self._of(method)) >= count, SECONDS), self._ended
+            return self._of(method)
+
+    def quiet(self, method: str, seconds: float) -> bool:
+        """Does none end for a while?"""
+        with self._news:
+            return not self._news.wait_for(lambda: bool(self._of(method)), seconds)
+
+    def forget(self) -> None:
+        with self._news:
+            self._ended.clear()
+
+    def _of(self, method: str) -> list[Ended]:
+        return [each for each in self._ended if each.method == method]
+
+
+@dataclass
+class House:
+    """A workspace and its service, and a connection of an admin's."""
+
+    lake: Lake
+    service: FlightService
+    calls: Calls
+    raw: Raw
+    limits: FlightLimits
+    _names: Iterator[str] = field(default_factory=lambda: (f"t{uuid4().hex[:8]}" for _ in iter(int, 1)))
+
+    @property
+    def address(self) -> str:
+        return self.service.address
+
+    def table(self, rows: pa.Table = ROWS, **options: Any) -> "Shown":
+        """A table of its own for whoever asks; its rows have the ids from 1 on."""
+        name = next(self._names)
+        return Shown(name, self.lake.create(f"analytics.{name}", rows, **options))
+
+    def strays(self, table: "Shown | None" = None) -> set[str]:
+        """Files that no version holds: what a write has staged, or left behind."""
+        if table is None:
+            return on_disk(self.lake) - held(self.lake)
+        return {path for path in on_disk(self.lake) if str(table.dataset.id) in path} - held_by(table.dataset)
+
+    def begin(self, **body: Any) -> str:
+        """A transaction's id."""
+        return str(self.raw.act("create_transaction", body)["transaction_id"])
+
+    def status(self, transaction: str) -> str:
+        return str(self.raw.act("get_transaction_status", {"transaction_id": transaction})["transaction_status"])
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A table as commands name it, and as the library reads it."""
+
+    name: str
+    dataset: Dataset
+
+    @property
+    def at(self) -> dict[str, Any]:
+        return {"schema_name": "analytics", "table_name": self.name}
+
+    def insert(self, **more: Any) -> dict[str, Any]:
+        return {"operation": "insert", **self.at, **more}
+
+    def update(self, row_ids: list[int], **more: Any) -> dict[str, Any]:
+        return {"operation": "update", **self.at, "row_ids": row_ids, **more}
+
+    def delete(self, row_ids: list[int], **more: Any) -> dict[str, Any]:
+        return {**self.at, "row_ids": row_ids, **more}
+
+    @property
+    def version(self) -> int:
+        return self.dataset.now().version
+
+    def there(self) -> dict[int, dict[str, Any]]:
+        """Its rows by their ids."""
+        rows = self.dataset.to_arrow(row_ids=True).to_pylist()
+        there = {row.pop("rowid"): row for row in rows}
+        assert len(there) == len(rows), "a row id stands twice"
+        return there
+
+    def words(self) -> dict[int, str | None]:
+        return {id: row["word"] for id, row in self.there().items()}
+
+
+@contextmanager
+def open_house(place: Place, limits: FlightLimits | None = None, **options: Any) -> Iterator[House]:
+    with place.open() as local:
+        lake = seen_by_ada(local)
+        calls, limits = Calls(), limits or FlightLimits()
+        service = FlightService(
+            Edge(lake.workspace, Tokens(SECRET), None, limits, heard=calls.heard), "127.0.0.1", 0, **options
+        )
+        service.start()
+        try:
+            with Raw(service, token()) as raw:
+                yield House(lake, service, calls, raw, limits)
+        finally:
+            service.stop()
+
+
+def seen_by_ada(lake: Lake) -> Lake:
+    """The workspace as the tenant of the tokens has it."""
+    return Lake(lake.workspace, Caller(TENANT, person("", "ada"), "ada", Role.ADMIN), lake.home)
+
+
+def on_disk(lake: Lake) -> set[str]:
+    store = lake.workspace.store
+    return {path for folder in store.folders(f"data/{lake.caller.tenant}") for path, _ in store.files(folder)}
+
+
+def held(lake: Lake) -> set[str]:
+    """The files of all versions."""
+    return {path for at in lake.datasets() for path in held_by(lake.dataset(at.id))}
+
+
+def held_by(dataset: Dataset) -> set[str]:
+    versions = range(1, dataset.now().version + 1)
+    return {file.path for version in versions for file in dataset.at(version).files()}
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    """For what a server does after it has answered."""
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "it does not come about"
+        time.sleep(0.005)
+
+
+class Child:
+    """The service in a process of its own."""
+
+    def __init__(self, place: Place, **limits: Any) -> None:
+        self._talk, theirs = PROCESSES.Pipe()
+        self.process = PROCESSES.Process(target=_serve, args=(place, theirs, limits), daemon=True)
+        self.process.start()
+        theirs.close()
+        assert self._talk.poll(SECONDS), "it does not start"
+        self.address: str = self._talk.recv()
+
+    def arm(self, step: str) -> None:
+        """From now on, whoever comes to this step ends the process."""
+        self._talk.send(step)
+        assert self._talk.recv() == step
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.died()
+
+    def died(self) -> None:
+        self.process.join(SECONDS)
+        assert self.process.exitcode == -signal.SIGKILL
+
+    def stop(self) -> None:
+        self._talk.close()
+        self.process.join(SECONDS)
+        assert self.process.exitcode == 0
+
+    def peak(self, do: Callable[[], object]) -> int:
+        """The most memory that it has at once while something is done, in bytes."""
+        Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
+        do()
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        (line,) = (line for line in status.splitlines() if line.startswith("VmHWM:"))
+        return int(line.split()[1]) << 10
+
+
+@contextmanager
+def child(place: Place, **limits: Any) -> Iterator[Child]:
+    served = Child(place, **limits)
+    try:
+        yield served
+    finally:
+        if served.process.is_alive():
+            served.process.kill()
+        served.process.join()
+
+
+def _serve(place: Place, talk: Connection, limits: dict[str, Any]) -> None:
+    with place.open() as lake:
+        edge = Edge(lake.workspace, Tokens(SECRET), None, FlightLimits(**limits))
+        service = FlightService(edge, "127.0.0.1", 0, time_to_live=timedelta(seconds=300))
+        service.start()
+        talk.send(service.address)
+        with ExitStack() as armed, suppress(EOFError):  # until nobody needs it any more
+            while step := talk.recv():
+                armed.enter_context(faults.armed(step, lambda: os.kill(os.getpid(), signal.SIGKILL)))
+                talk.send(step)
+        service.stop()
