@@ -1,7 +1,8 @@
 """Read the rows of a version from its files, as a stream."""
 
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import accumulate, groupby
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -60,7 +61,7 @@ def carried(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of one file with their ids in the hidden column: what a rewritten file is made of."""
     names = [*schema.names, CARRIED]
-    for batch in _one_with_ids(store, file, schema, batch_rows):
+    for batch in _one(store, file, schema, batch_rows):
         yield batch.rename_columns(names)
 
 
@@ -82,10 +83,7 @@ def _pulled(
 ) -> Iterator[pa.RecordBatch]:
     """A batch when it is asked for, and not before."""
     for file in files:
-        batches = (
-            _one_with_ids(store, file, schema, batch_rows) if row_ids else _one(store, file, schema, where, batch_rows)
-        )
-        for batch in batches:
+        for batch in _one(store, file, schema, batch_rows, where, row_ids=row_ids):
             # A position counts all rows of a file, so the filter comes after it.
             kept = batch if where is None else batch.filter(where)
             if kept.num_rows:
@@ -93,35 +91,47 @@ def _pulled(
 
 
 def _one(
-    store: Store, file: DataFile, schema: pa.Schema, where: pc.Expression | None, batch_rows: int
+    store: Store,
+    file: DataFile,
+    schema: pa.Schema,
+    batch_rows: int,
+    where: pc.Expression | None = None,
+    *,
+    row_ids: bool = True,
 ) -> Iterator[pa.RecordBatch]:
-    with _translated(), _opened(store, file) as parquet:
-        groups = list(range(parquet.num_row_groups))
-        if where is not None:  # those that may hold wanted rows
-            loose = pa.schema([field.with_nullable(True) for field in schema])
-            fragment = pads.ParquetFileFormat().make_fragment(store.locate(file.path), filesystem=store.filesystem)
-            groups = [group.id for group in fragment.subset(where, schema=loose).row_groups]
-        held = set(parquet.schema_arrow.names)
-        columns = [name for name in schema.names if name in held]
-        for batch in parquet.iter_batches(batch_rows, row_groups=groups, columns=columns):
-            yield conform(batch, schema)
-
-
-def _one_with_ids(store: Store, file: DataFile, schema: pa.Schema, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    """The rows of a file; with `where`, of those row groups that may hold wanted ones."""
+    shown = schema.append(_ID) if row_ids else schema
     with _translated(), _opened(store, file) as parquet:
         held = set(parquet.schema_arrow.names)
         columns = [name for name in schema.names if name in held]
-        position = file.first_row_id
-        if position is None:
+        if row_ids and file.first_row_id is None:
             columns.append(CARRIED)
-        for batch in parquet.iter_batches(batch_rows, columns=columns):
-            if position is None:
-                ids = batch.column(CARRIED)
-            else:
-                ids = pa.arange(position, position + batch.num_rows)
+        for first, groups in _stretches(store, file, parquet.metadata, schema, where):
+            position = first + (file.first_row_id or 0)
+            for batch in parquet.iter_batches(batch_rows, row_groups=groups, columns=columns):
+                rows = conform(batch, schema).columns
+                if row_ids:
+                    fresh = file.first_row_id is not None
+                    ids = pa.arange(position, position + batch.num_rows) if fresh else batch.column(CARRIED)
+                    rows = [*rows, ids]
+                yield pa.RecordBatch.from_arrays(rows, schema=shown)
                 position += batch.num_rows
-            rows = conform(batch, schema)
-            yield pa.RecordBatch.from_arrays([*rows.columns, ids], schema=schema.append(_ID))
+
+
+def _stretches(
+    store: Store, file: DataFile, footer: pq.FileMetaData, schema: pa.Schema, where: pc.Expression | None
+) -> Iterator[tuple[int, list[int]]]:
+    """Row groups that follow one another, with the position of their first row."""
+    numbers = list(range(footer.num_row_groups))
+    if where is not None:
+        loose = pa.schema([field.with_nullable(True) for field in schema])
+        fragment = pads.ParquetFileFormat().make_fragment(store.locate(file.path), filesystem=store.filesystem)
+        with suppress(pa.ArrowNotImplementedError):  # of some types Arrow compares no statistics
+            numbers = [group.id for group in fragment.subset(where, schema=loose).row_groups]
+    starts = [0, *accumulate(footer.row_group(number).num_rows for number in range(footer.num_row_groups))]
+    for _, run in groupby(enumerate(numbers), lambda each: each[1] - each[0]):
+        stretch = [number for _, number in run]
+        yield starts[stretch[0]], stretch
 
 
 def _opened(store: Store, file: DataFile) -> pq.ParquetFile:
