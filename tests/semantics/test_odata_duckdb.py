@@ -439,6 +439,15 @@ def test_a_column_that_is_not_as_promised_is_not_asked_about(given: Any, kind: p
     assert (refused.value.reason, refused.value.context) == ("unfit_column", {"field": "a"})
 
 
+@pytest.mark.parametrize("given", [{"filter": "a eq 'x'"}, {"orderby": "a"}, {"filter": "a ne null"}])
+def test_a_required_field_that_is_missing_is_not_asked_about(given: Any) -> None:
+    promised = [Field("a", STRING), Field("b", STRING, optional=True)]
+    with pytest.raises(Unsupported) as refused:
+        odata.page(asked(promised, **given), promised, pa.schema({"c": pa.string()}))
+    assert (refused.value.reason, refused.value.context) == ("unfit_column", {"field": "a"})
+    odata.page(asked(promised, filter="b eq 'x'", orderby="b"), promised, pa.schema({"c": pa.string()}))
+
+
 def test_a_moment_is_told_without_the_zone_of_the_session(db: duckdb.DuckDBPyConnection) -> None:
     fields, have = [Field("at", DATETIME)], pa.schema({"at": pa.timestamp("us", "UTC")})
     page = odata.page(asked(fields, filter="at eq 2026-01-31T10:00:00Z"), fields, have)

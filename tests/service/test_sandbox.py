@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -11,12 +12,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -28,7 +31,9 @@ from conftest import SOAK, not_tested
 from penstock.core.stats import Stats, plain
 from penstock.errors import NotFound, PenstockError, Unavailable
 from penstock.service.sandbox import Cell, File, Limits, Ref, Relation, Rows, Sandbox, landlock
+from penstock.service.sandbox.places import Places
 from penstock.service.sandbox.refusals import cleaned
+from penstock.service.sandbox.statement import VOLATILE, VOLATILE_WORDS
 from penstock.service.sandbox.wire import MAX_TOLD, Kind, Line
 from service.sandbox_attacks import ATTACKS, BOMBS, Attack
 
@@ -182,6 +187,7 @@ ANSWERS: dict[str, tuple[str, list[dict[str, Any]]]] = {
     "an open comment at the end": ("SELECT 1 AS n -- AS q", [{"n": 1}]),
     "a semicolon at the end": ("SELECT 1 AS n;", [{"n": 1}]),
     "a text that looks like SQL": ("SELECT 'x'') AS q; DROP' AS n", [{"n": "x') AS q; DROP"}]),
+    "a fixed number of enumerations": ("SELECT array_value('x'::ENUM('x'), 'x'::ENUM('x')) AS l", [{"l": ["x", "x"]}]),
     "an enumeration": ("SELECT 'a'::ENUM('a', 'b') AS n, ['b'::ENUM('b')] AS l", [{"n": "a", "l": ["b"]}]),
     "a column whose name is odd": ('SELECT 1 AS "a "" ) ;-- é"', [{'a " ) ;-- é': 1}]),
     "functions that make rows": ("SELECT n FROM unnest([5]) u(n), range(1), generate_series(1, 1)", [{"n": 5}]),
@@ -220,6 +226,86 @@ def test_a_statement_tells_what_it_names(sandbox: Sandbox) -> None:
     assert sorted(parsed.parameters) == ["High", "low"]
 
 
+COMPARED: dict[str, bool] = {
+    "SELECT a FROM x.y": True,
+    "SELECT a FROM x.y WHERE a > $n": True,
+    "SELECT a FROM x.y WHERE NOT (a = $n OR $n IS NULL) AND b BETWEEN $n AND 3 AND c NOT IN (1, $m)": True,
+    "SELECT a FROM x.y AS s JOIN x.y AS t ON s.a = $n WHERE s.b IS NOT DISTINCT FROM $m": True,
+    "SELECT a, count(*) FROM x.y GROUP BY 1 HAVING count(*) > $n": True,
+    "SELECT a FROM x.y QUALIFY row_number() OVER (ORDER BY a) = $n": True,
+    "SELECT (SELECT max(a) FROM x.y WHERE a < $n)": True,
+    "WITH w AS (SELECT a FROM x.y WHERE a <> $n) FROM w": True,
+    "SELECT $n": False,
+    "SELECT a > $n FROM x.y": False,
+    "SELECT round(a, $n) FROM x.y": False,
+    "SELECT round(a, ($n > 1)::INT) FROM x.y": False,
+    "SELECT round(a, CASE WHEN $n IN (1) THEN 1 ELSE 2 END) FROM x.y": False,
+    "SELECT a FROM x.y WHERE a > $n AND round(a, $n) > 1": False,
+    "SELECT a FROM x.y WHERE a + $n > 1": False,
+    "SELECT ({'a': 1, 'b': 2.5})[$k]": False,
+    "SELECT COLUMNS($k) FROM x.y": False,
+    "SELECT a FROM x.y LIMIT $n": False,
+    "SELECT a FROM x.y ORDER BY $n": False,
+    "FROM range($n)": False,
+    "SELECT CASE WHEN a > $n THEN 1 ELSE 2.5 END FROM x.y": False,
+}
+
+
+@pytest.mark.parametrize("sql", COMPARED)
+def test_a_statement_tells_whether_its_parameters_are_only_compared(sandbox: Sandbox, sql: str) -> None:
+    with sandbox.cell() as cell:
+        assert cell.parse(sql).only_compared == COMPARED[sql]
+
+
+REPEATABLE: dict[str, bool] = {
+    "SELECT a, uuid, random, now, today FROM x.y": True,
+    "SELECT age(a, b), hash(a), 'now()' FROM x.y": False,  # age(a) is from today on
+    "SELECT a FROM x.y WHERE day < CURRENT_DATE": False,
+    "SELECT current_timestamp": False,
+    "SELECT localtime": False,
+    "SELECT Now()": False,
+    "SELECT main.now()": False,
+    "SELECT list_transform([1], lambda x: x + random())": False,
+    "SELECT a FROM x.y ORDER BY uuid()": False,
+    "SELECT a FROM x.y WHERE b > ago(INTERVAL 1 DAY)": False,
+    "WITH w AS (SELECT today() AS d) FROM w": False,
+    "SELECT a FROM x.y USING SAMPLE 5": False,
+    "SELECT a FROM x.y TABLESAMPLE 10%": False,
+    "SELECT a FROM x.y WHERE b IN (SELECT b FROM x.y USING SAMPLE 10%)": False,
+}
+
+
+@pytest.mark.parametrize("sql", REPEATABLE)
+def test_a_statement_tells_whether_it_would_answer_the_same_again(sandbox: Sandbox, sql: str) -> None:
+    with sandbox.cell() as cell:
+        assert cell.parse(sql).repeatable == REPEATABLE[sql]
+
+
+def test_every_function_that_may_answer_otherwise_is_known() -> None:
+    with duckdb.connect() as db:
+        told = db.execute("SELECT function_name, stability, macro_definition FROM duckdb_functions()").fetchall()
+        names = {name for name, *_ in told}
+        unsteady = {name for name, stability, _ in told if stability not in (None, "CONSISTENT")}
+        assert unsteady <= VOLATILE
+        # What DuckDB does not tell of: macros, what depends on the time or on chance, and what it calls steady.
+        within = {name: set(re.findall(r"\w+", macro)) for name, _, macro in told if macro}
+        assert {name for name, words in within.items() if words & (VOLATILE | VOLATILE_WORDS) - {"error"}} <= VOLATILE
+        assert VOLATILE - unsteady <= within.keys() | {
+            "age",
+            "current_localtime",
+            "current_localtimestamp",
+            "reservoir_quantile",
+        }
+        assert names >= VOLATILE
+        for name in VOLATILE | VOLATILE_WORDS:
+            try:
+                db.sql(f"SELECT {name}")
+                bare = True
+            except duckdb.BinderException:
+                bare = False
+            assert bare == (name in VOLATILE_WORDS), name
+
+
 def test_a_syntax_error_is_told_with_its_place(sandbox: Sandbox) -> None:
     refusal = refused(lambda: ask(sandbox, "SELECT id FORM finance.tx x y", {}))
     assert (refusal.reason, refusal.context) == ("bad_sql", {"position": 15})
@@ -249,6 +335,20 @@ def test_what_is_not_read_to_its_end_ends_the_child(sandbox: Sandbox) -> None:
         rows.close()  # type: ignore[attr-defined]
         assert refused(lambda: cell.parse("SELECT 1")).kind == "Invalid"
     assert ask(sandbox, "SELECT 1 AS n", {}).to_pydict() == {"n": [1]}
+
+
+def test_rows_for_a_page_come_in_pieces_and_have_a_limit_of_their_own(sandbox: Sandbox) -> None:
+    with sandbox.cell() as cell:
+        cell.parse("SELECT repeat('x', 100000) AS s FROM range(1000)")
+        cell.bind({})
+        rows = cell.run(most_bytes=20 << 20)
+        sizes = [batch.nbytes for batch, _ in zip(rows, range(5), strict=False)]
+        assert max(sizes) < 4 << 20
+        rows.close()
+    with sandbox.cell() as cell:
+        cell.parse("SELECT repeat('x', 9000000) AS s")
+        cell.bind({})
+        assert "8,388,608 bytes" in refused(lambda: cell.run(most_bytes=8 << 20).table()).message
 
 
 def test_a_description_reads_no_file(sandbox: Sandbox, tmp_path: Path) -> None:
@@ -358,27 +458,58 @@ def _bounds(table: pa.Table) -> dict[str, Stats]:
 MESSAGES = {
     "Conversion Error: Could not convert string 'secret' to INT32": "Conversion Error: a value could not be converted",
     "Out of Range Error: Overflow in multiplication of INT32 (42 * 43)!": "Out of Range Error: a value is out of range",
-    'Binder Error: Referenced column "x" not found\nLINE 1: …': 'Binder Error: Referenced column "x" not found',
-    "IO Error: Cannot open file '/data/t/x.parquet': 0x7f12 gone": "IO Error: Cannot open file '…': … gone",
-    "Invalid: Binder Error: no": "Binder Error: no",
+    "IO Error: Cannot open file '/data/t/x.parquet': 0x7f12 gone": "IO Error: something could not be read",
+    "Unheard Of Error: secret": "DuckDB could not carry it out",
     "something else with /a/path": "DuckDB could not carry it out",
+}
+STATEMENTS = {
+    'Binder Error: Referenced column "secret" not found\nLINE 1: …': 'Binder Error: Referenced column "secret" not found',
+    "Invalid: Binder Error: secret": "Binder Error: secret",
+    "Catalog Error: secret '/data/t/x.parquet' at 0x7f12": "Catalog Error: secret '…' at …",
 }
 
 
 @pytest.mark.parametrize(("said", "passed_on"), MESSAGES.items())
 def test_messages_hold_no_values_and_no_paths(said: str, passed_on: str) -> None:
-    assert cleaned(said) == passed_on
+    assert cleaned(said) == cleaned(said, of_statement=True) == passed_on
+
+
+@pytest.mark.parametrize(("said", "passed_on"), STATEMENTS.items())
+def test_messages_of_a_statement_are_passed_on_only_while_no_row_was_read(said: str, passed_on: str) -> None:
+    assert cleaned(said, of_statement=True) == passed_on
+    assert "secret" not in cleaned(said)
 
 
 def test_a_long_message_is_cut() -> None:
-    assert len(cleaned("Binder Error: " + "x" * 10_000)) == 500
+    assert len(cleaned("Binder Error: " + "x" * 10_000, of_statement=True)) == 500
 
 
-@pytest.mark.parametrize("sql", ["SELECT word::INT FROM finance.tx", "SELECT strptime(word, '%d') FROM finance.tx"])
-def test_a_value_that_does_not_fit_is_not_told(sandbox: Sandbox, finance: Relation, sql: str) -> None:
-    refusal = refused(lambda: ask(sandbox, sql, {"finance.tx": finance}))
-    assert refusal.reason == "query_failed"
-    assert not any(word in refusal.message for word in ("one", "two", "three"))
+TELLING = [
+    "word::INT", "strptime(word, '%d')", "error(word)", "timezone(word, TIMESTAMPTZ '2026-01-01 00:00:00+00')",
+    "time_bucket(INTERVAL 1 DAY, TIMESTAMPTZ '2026-01-01 00:00:00+00', word)", "date_part(word, DATE '2026-01-01')",
+    "word::JSON", "from_hex(word)", "regexp_matches('a', '(' || word)", "printf('%d', word)", "format('{:d}', word)",
+    "list_sort([1, 2], word)", "enum_range(word)", "map([word, word], [1, 2])", "nextval(word)", "getvariable(word)",
+    "word::ENUM('x')", "make_timestamp(id * 1000000, 99, 1, 1, 1, 1.0)", "(id * 100)::TINYINT", "icu_sort_key(word, word)",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", TELLING)
+def test_a_value_that_does_not_fit_is_not_told(sandbox: Sandbox, finance: Relation, value: str) -> None:
+    try:
+        ask(sandbox, f"SELECT {value} AS v FROM finance.tx WHERE id > 2", {"finance.tx": finance})
+    except PenstockError as refusal:
+        assert refusal.reason == "query_failed"  # noqa: PT017
+        assert not any(word in refusal.message for word in ("three", "3", "300", "400"))  # noqa: PT017
+
+
+def test_what_is_wrong_with_a_statement_is_told_in_duckdbs_words(sandbox: Sandbox, finance: Relation) -> None:
+    for sql, words in {"SELECT nope FROM finance.tx": '"nope" not found', "SELECT nope(1)": "name nope"}.items():
+        assert words in refused(lambda sql=sql: ask(sandbox, sql, {"finance.tx": finance})).message  # type: ignore[misc]
+
+
+def test_a_whole_number_that_arrow_cannot_hold_is_told(sandbox: Sandbox) -> None:
+    refusal = refused(lambda: ask(sandbox, "SELECT 170141183460469231731687303715884105727::HUGEINT AS n", {}))
+    assert "more than 38 digits" in refusal.message
 
 
 # A child is not trusted
@@ -472,10 +603,22 @@ def test_a_nursery_that_is_killed_is_replaced(finance: Relation) -> None:
             cell.parse("SELECT count(*) FROM range(100000000000) t(i) WHERE i % 3 = 4")
             cell.bind({})
             os.kill(nursery, signal.SIGKILL)
-            assert refused(lambda cell=cell: cell.run()).reason == "query_failed"  # type: ignore[misc]
+            refusal = refused(lambda cell=cell: cell.run())  # type: ignore[misc]
+            assert (refusal.kind, refusal.reason) == ("Unavailable", "query_interrupted")
         assert all(map(gone, children))
         assert ask(sandbox, "SELECT 2 AS n", {}).to_pydict() == {"n": [2]}
         assert nursery_of(sandbox) != nursery
+
+
+def test_a_child_that_somebody_kills_is_not_the_callers_fault() -> None:
+    for sandbox in closing(Sandbox(ready=1)):
+        with sandbox.cell() as cell:
+            cell.parse("SELECT count(*) FROM range(100000000000) t(i) WHERE i % 3 = 4")
+            cell.bind({})
+            for child in children_of(nursery_of(sandbox)):
+                os.kill(child, signal.SIGKILL)
+            refusal = refused(lambda cell=cell: cell.run())  # type: ignore[misc]
+        assert (refusal.kind, refusal.reason) == ("Unavailable", "query_interrupted")
 
 
 _SERVICE = """
@@ -618,6 +761,43 @@ def test_queries_wait_for_a_place() -> None:
         with sandbox.cell(), pytest.raises(Unavailable) as caught, sandbox.cell():
             raise AssertionError("there was no place")
         assert caught.value.reason == "queries_busy"
+
+
+def test_one_tenant_leaves_places_for_others() -> None:
+    places = Places(at_once=4, waiting=4)
+    with ExitStack() as running, ThreadPoolExecutor(8) as pool:
+        for _ in range(3):
+            running.enter_context(places.one("a", 0.01))
+        with pytest.raises(Unavailable, match="too many"), places.one("a", 0.01):
+            raise AssertionError("it has its share of those that run")
+        with places.one("b", 0.01):
+            pass
+        done = threading.Event()
+
+        def wait() -> None:
+            with places.one("a", 60):
+                done.wait(60)
+
+        waiting = [pool.submit(wait) for _ in range(3)]
+        while places._there["a"] < 6:
+            done.wait(0.001)
+        with pytest.raises(Unavailable, match="too many"), places.one("a", 60):
+            raise AssertionError("it has its share of those that wait")
+        with places.one("b", 0.01), pytest.raises(Unavailable), places.one("c", 0.01):
+            raise AssertionError("all places are taken")
+        done.set()
+        running.close()
+        for one in waiting:
+            one.result(60)
+    with ExitStack() as again:
+        for tenant in "aaab":
+            again.enter_context(places.one(tenant, 0.01))
+
+
+def test_few_places_may_all_be_one_tenants() -> None:
+    places = Places(at_once=2, waiting=0)
+    with places.one("a", 0.01), places.one("a", 0.01), pytest.raises(Unavailable), places.one("b", 0.01):
+        raise AssertionError("there was no place")
 
 
 def nursery_of(sandbox: Sandbox) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.cli.dataset import NUMBER, File
+from penstock.cli.dataset import File
 from penstock.cli.frame import Command, Frame, Group, aligned, cell, printable, report, shared
 from penstock.cli.given import content, document
 from penstock.errors import Invalid, PenstockError
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _SCREEN, _FILES = ("table", "csv", "json", "arrow", "parquet"), ("csv", "arrow", "parquet")
 _SHOWN = 20  # rows of a table, unless more are asked for
 _MAX_BYTES = 4 << 20  # of a file that holds a query
+_PLACE = click.IntRange(0, 2**31)  # of a row: what $top and $skip can say
 _NUMBER = re.compile(r"[0-9]{1,18}")
 
 
@@ -30,8 +31,8 @@ _NUMBER = re.compile(r"[0-9]{1,18}")
 @click.option("-p", "--param", "parameters", multiple=True, metavar="NAME=VALUE", help="The value of a parameter.")
 @click.option("--filter", help="Only such rows: \"total gt 100 and region eq 'EMEA'\".")
 @click.option("--orderby", help='In this order: "total desc, region".')
-@click.option("--top", type=NUMBER, help="At most so many rows.  [20 in a table, else all]")
-@click.option("--skip", type=NUMBER, help="Leave out the first so many.")
+@click.option("--top", type=_PLACE, help="At most so many rows.  [20 in a table, else all]")
+@click.option("--skip", type=_PLACE, help="Leave out the first so many.")
 @click.option("--select", help="Only these fields, separated by commas.")
 @click.option("--count", is_flag=True, help="Tell how many rows there are in all.")
 @click.option(
@@ -106,7 +107,7 @@ def create(frame: Frame, file: Path) -> None:
 @queries.command("list")
 @click.option("--filter", "condition", help="Only such queries: \"state eq 'ACTIVE' and contains(name, 'total')\".")
 @click.option("--top", type=click.IntRange(1, 200), default=50, show_default=True, help="So many.")
-@click.option("--skip", type=NUMBER, default=0, help="Leave out the first so many.")
+@click.option("--skip", type=_PLACE, default=0, help="Leave out the first so many.")
 @shared("penstock queries list --filter \"startswith(name, 'monthly')\"")
 def list_(frame: Frame, condition: str | None, top: int, skip: int) -> None:
     """List queries, the newest first."""
@@ -193,10 +194,12 @@ def _versions(texts: Sequence[str]) -> dict[str, int]:
 
 def _format(frame: Frame, format: str | None, file: Path | None) -> str:
     if file is not None:
-        from penstock.storage.formats import format_of
+        from penstock.storage.formats import ENDINGS, ending, format_of
 
         if (found := format or format_of(file)) not in _FILES:
             raise click.UsageError(f"a file can be one of {', '.join(_FILES)}; use > {file} for JSON")
+        if (named := ENDINGS.get(ending(file), found)) != found:
+            raise click.UsageError(f"the name {file} says {named}, and --format {found}; drop one or change it")
         return found
     if format in ("parquet", "arrow") and sys.stdout.isatty():
         raise click.UsageError(f"a terminal cannot show {format}; send it to a file with -o FILE")

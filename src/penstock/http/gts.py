@@ -16,6 +16,7 @@ from penstock.http.conditions import expected, has
 from penstock.http.documents import answers, header, query, unchanged
 from penstock.http.documents import sent as sent_as
 from penstock.http.edge import edge_of
+from penstock.http.queries import values
 from penstock.service import infer as infers
 from penstock.service import schemas
 from penstock.storage.incoming import incoming
@@ -159,11 +160,12 @@ def infer(
             name = dataset
         case {"rows": rows, **more} if not set(more) - {"name"}:
             fields, name = infers.of_rows(rows), "Sample"
-        case {"sql": str() as sql, **more} if not set(more) - {"name"}:
-            fields, name = edge_of(request).results.inferred(who, sql), "Query"
+        case {"sql": str() as sql, **more} if not set(more) - {"name", "parameters"}:
+            fields, name = edge_of(request).results.inferred(who, sql, values(more)), "Query"
         case _:
             raise Invalid(
-                "bad_payload", "send {dataset, version?}, {rows} or {sql}, and name if you like; or a sample file"
+                "bad_payload",
+                "send {dataset, version?}, {rows} or {sql, parameters?}, and name if you like; or a sample file",
             )
     return _json(_proposal(_text(body, "name") or asked.get("name") or name, fields))
 

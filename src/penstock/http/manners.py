@@ -4,7 +4,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
 from typing import Any
 from uuid import uuid4
 
@@ -21,6 +21,7 @@ from penstock.http.logs import REQUEST_ID
 from penstock.http.metrics import Metrics
 
 _ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_PIECE = 1 << 20  # bytes that are given to the server at once
 _LONGEST_PATH = 2_048  # characters of it in the log
 _SAFE = {
     "x-content-type-options": "nosniff",
@@ -63,8 +64,8 @@ class Observed:
         self._metrics.in_flight.inc()
         try:
             await self._app(inner, receive, tell)
-        except ClientDisconnect:
-            pass  # nobody is there to be answered
+        except ClientDisconnect:  # nobody is there to be answered
+            told["disconnected"] = True
         except asyncio.CancelledError:  # the server stops, and has waited as long as it may
             if told["status"] is None:
                 await _stopping(scope["path"])(inner, receive, tell)
@@ -90,6 +91,7 @@ class Observed:
             "status": told["status"],
             "ms": round(seconds * 1000, 3),
             "bytes": told["bytes"],
+            **({"disconnected": True} if "disconnected" in told else {}),
             "tenant": caller and str(caller.tenant),
             "user": caller and str(caller.user),
         }
@@ -131,7 +133,12 @@ class Bounded:
         await exchange.give_up(send)
 
     async def _run(self, scope: Scope, exchange: "_Exchange") -> None:
-        await self._app(scope, exchange.receive, exchange.send)
+        try:
+            await self._app(scope, exchange.receive, exchange.send)
+        except Exception:
+            if exchange.stuck:  # whatever became of it on its way up here
+                raise ClientDisconnect from None
+            raise
 
     def _arrived(self, work: "asyncio.Task[None]") -> None:
         self._late.discard(work)
@@ -153,6 +160,7 @@ class _Exchange:
         self._loop = asyncio.get_running_loop()
         self._deadline = self._loop.time() + limits.answer_seconds
         self.begun = asyncio.Event()  # the answer has begun, or the work is over
+        self.stuck = False  # the client took nothing of the answer for too long
 
     async def receive(self) -> Message:
         if self._over:
@@ -170,7 +178,17 @@ class _Exchange:
     async def send(self, message: Message) -> None:
         if not self._over:
             self.begun.set()
-            await self._send(message)
+            for piece in _pieces(message):
+                await self._offer(piece)
+
+    async def _offer(self, message: Message) -> None:
+        """Send it to a client that takes it within the time that an answer has; else the client is as good as gone."""
+        try:
+            async with asyncio.timeout(self._limits.answer_seconds):
+                await self._send(message)
+        except TimeoutError:
+            self._over = self.stuck = True
+            raise ClientDisconnect from None
 
     async def in_time(self) -> bool:
         """Did the answer begin before the deadline? Each piece of a large body moves it."""
@@ -201,6 +219,15 @@ class _Exchange:
     def _check(self, size: int) -> None:
         if size > self._most:
             raise Invalid("body_too_large", f"the body has more than {self._most:,} bytes", limit=self._most)
+
+
+def _pieces(message: Message) -> Iterator[Message]:
+    """A large part of an answer in several: what the client does not take is held, and then it is not much."""
+    body = memoryview(message.get("body", b""))
+    for start in range(0, len(body) - _PIECE, _PIECE):
+        yield {**message, "body": body[start : start + _PIECE], "more_body": True}
+    rest = max(len(body) - 1, 0) // _PIECE * _PIECE
+    yield {**message, "body": body[rest:]} if rest else message
 
 
 def _stopping(path: str) -> Response:

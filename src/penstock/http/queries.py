@@ -1,11 +1,13 @@
 """Registered queries over REST: made, found, changed, moved through their states."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Request, Response
 
 from penstock.core.lifecycle import State
 from penstock.core.query import Query
+from penstock.errors import Invalid
 from penstock.http import bodies, errors, media, pages, shapes
 from penstock.http.asked import number, parameters
 from penstock.http.bodies import Who, parsed
@@ -50,6 +52,16 @@ Number = Annotated[str, Path(description="The version.", examples=["1"])]
 def deprecation(one: Query) -> dict[str, str]:
     """What the headers of every answer about a query say of its state."""
     return {"deprecation": f"@{int(one.state_changed_at.timestamp())}"} if one.state is State.DEPRECATED else {}
+
+
+def values(sent: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of parameters in a body."""
+    match sent.get("parameters"):
+        case None:
+            return {}
+        case dict(given) if all(isinstance(value, str | int | float | None) for value in given.values()):
+            return given
+    raise Invalid("bad_payload", "parameters must be an object of texts, numbers, true, false and null")
 
 
 def _sent(shape: str, example: Any) -> dict[str, Any]:

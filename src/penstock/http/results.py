@@ -1,6 +1,6 @@
 """What queries answer, over REST: rows that keep their promise, in pages of JSON or all of them as a stream."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from penstock.core import odata
 from penstock.core.contract import Field, FieldType
@@ -24,12 +25,11 @@ from penstock.http.bodies import Who, parsed_object
 from penstock.http.documents import answers, query
 from penstock.http.documents import sent as sent_as
 from penstock.http.edge import edge_of
-from penstock.http.queries import ID, SQL, Body, Id, deprecation
-from penstock.service.results import PREVIEWED, Asked, Opened, Result
+from penstock.http.queries import ID, SQL, Body, Id, deprecation, values
+from penstock.service.results import PAGE_BYTES, PREVIEWED, Asked, Opened, Result
 
 TOP, MOST = 100, 10_000  # rows on a page, unless asked for, and at most
 ALL = 2**31  # rows; no answer has as many
-PAGE_BYTES = 16 << 20
 VERSIONS = "versions"  # the parameter that chooses them
 READ = "x-penstock-versions"  # the header that tells them
 
@@ -98,7 +98,10 @@ def results(request: Request, who: Who, id: Id) -> Response:
     result = found.run(who, opened, asked)
     headers = {READ: _pinning(result.versions), **deprecation(opened.query)}
     if kind != media.JSON:
-        return StreamingResponse(rows.stream(kind, result.table.to_reader()), media_type=kind, headers=headers)
+        _assert_written_as(kind, result.table)
+        if size := rows.size(kind, result.table):
+            headers["content-length"] = str(size)
+        return _Stream(kind, result.table, headers)
     return _page(request, opened, asked.options, result, headers)
 
 
@@ -120,11 +123,10 @@ def results(request: Request, who: Who, id: Id) -> Response:
 def preview(request: Request, who: Who, body: Body) -> Response:
     parameters(request)
     media.assert_sent(request.headers.get("content-type"), (media.JSON,))
-    result = edge_of(request).results.preview(who, *_statement(parsed_object(body)))
-    taken, cut = rows.page(result.table.to_reader(), 0, PREVIEWED, PAGE_BYTES)
+    result = edge_of(request).results.preview(who, *_statement(parsed_object(body)), PAGE_BYTES)
     columns = [{"name": each["name"], "type": each["type"]} for each in to_fields(result.table.schema)]
-    head = {"columns": columns, "@penstock.versions": dict(result.versions), "more": result.more or cut}
-    return _told(head, taken, {READ: _pinning(result.versions)})
+    head = {"columns": columns, "@penstock.versions": dict(result.versions), "more": result.more}
+    return _told(head, result.table.to_batches(), {READ: _pinning(result.versions)})
 
 
 # -- what is asked
@@ -145,7 +147,8 @@ def _asked(request: Request, opened: Opened, *, paged: bool) -> Asked:
     pinned = _pinned(given.pop(VERSIONS, None))
     top, most = (TOP, MOST) if paged else (ALL, ALL)
     wanted = odata.options(options, kinds(opened.fields), default_top=top, max_top=most)
-    return Asked(wanted, given, pinned, whole=not paged and not asked & {"$top", "$skip"})
+    whole = not paged and not asked & {"$top", "$skip"}
+    return Asked(wanted, given, pinned, whole, PAGE_BYTES if paged else None)
 
 
 def _pinned(text: str | None) -> dict[str, int]:
@@ -170,14 +173,8 @@ def _pinning(versions: Mapping[str, int]) -> str:
 def _statement(asked: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     match asked:
         case {"sql": str(sql), **more} if more.keys() <= {"parameters"}:
-            given = more.get("parameters")
-            if given is None:
-                return sql, {}
-            if isinstance(given, dict) and all(isinstance(v, str | int | float | None) for v in given.values()):
-                return sql, given
-    raise Invalid(
-        "bad_payload", "send {sql}, and parameters if there are some: an object of texts, numbers, true, false and null"
-    )
+            return sql, values(more)
+    raise Invalid("bad_payload", "send {sql}, and parameters if there are some")
 
 
 # -- what is told
@@ -187,18 +184,42 @@ def _page(
     request: Request, opened: Opened, options: odata.Options, result: Result, headers: dict[str, str]
 ) -> Response:
     here = f"queries/{opened.query.id}/results"
-    taken, cut = rows.page(result.table.to_reader(), 0, options.top, PAGE_BYTES)
+    taken = result.table.to_batches()
     head: dict[str, Any] = {"@odata.context": f"$metadata#{here}"}
     if result.count is not None:
         head["@odata.count"] = result.count
     head["@penstock.versions"] = dict(result.versions)
-    if cut or result.more:
+    if result.more:
         pairs = [pair for pair in request.query_params.multi_items() if pair[0] != VERSIONS]
         pairs += [(VERSIONS, _pinning(result.versions))] if result.versions else []
-        if rest := odata.next_page(pairs, replace(options, top=sum(batch.num_rows for batch in taken))):
+        if rest := odata.next_page(pairs, replace(options, top=result.table.num_rows)):
             head["@odata.nextLink"] = f"/{here}?{rest}"
     fields = selected(options, opened.fields)
     return _told(head, [_promised(batch, fields) for batch in taken], headers)
+
+
+class _Stream(StreamingResponse):
+    """All rows. The table is kept while they are on their way, for its memory is counted until it is gone."""
+
+    def __init__(self, kind: str, table: pa.Table, headers: dict[str, str]) -> None:
+        self._sent = _sent(kind, table)
+        super().__init__(self._sent, media_type=kind, headers=headers)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._sent.close()
+
+
+def _sent(kind: str, table: pa.Table) -> Generator[bytes | memoryview]:
+    yield from rows.stream(kind, table.to_reader())
+
+
+def _assert_written_as(kind: str, table: pa.Table) -> None:
+    if kind == media.PARQUET and not table.schema.names and table.num_rows:
+        said = "the result has none of these fields, and rows without a field cannot be written as Parquet"
+        raise Invalid("not_in_format", said, format="parquet")
 
 
 def _told(head: dict[str, Any], taken: list[pa.RecordBatch], headers: dict[str, str]) -> Response:

@@ -8,7 +8,7 @@ such as an interval, is text.
 import base64
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ import pyarrow.types as pt
 from penstock.http import media
 
 NULL = "null"
+_END = b"\xff\xff\xff\xff\0\0\0\0"  # of Arrow's stream
 _NO_FRACTION = {"s": "", "ms": ".000", "us": ".000000", "ns": ".000000000"}  # of a second
 
 
@@ -49,11 +50,19 @@ def as_json(batches: list[pa.RecordBatch]) -> str:
     return f"[{','.join(chain.from_iterable(map(_objects, batches)))}]"
 
 
-def stream(kind: str, reader: pa.RecordBatchReader) -> Iterator[bytes]:
+def stream(kind: str, reader: pa.RecordBatchReader) -> Iterator[bytes | memoryview]:
     """All rows as Arrow or Parquet, in bounded memory. The first batch is read at once: what fails there is an error."""
     first = next(reader, None)
     batches = reader if first is None else chain([first], reader)
-    return _written(_WRITERS[kind], reader.schema, batches)
+    return _STREAMS[kind](reader.schema, batches)
+
+
+def size(kind: str, table: pa.Table) -> int | None:
+    """How many bytes the stream of a table has, where that can be told beforehand."""
+    if kind != media.ARROW:
+        return None
+    batches = sum(map(pa.ipc.get_record_batch_size, table.to_batches()))
+    return int(table.schema.serialize().size + batches + len(_END))
 
 
 class _Drain(io.RawIOBase):
@@ -80,21 +89,28 @@ class _Drain(io.RawIOBase):
         return taken
 
 
-_Writer = Callable[[_Drain, pa.Schema], "pa.ipc.RecordBatchStreamWriter | pq.ParquetWriter"]
-_WRITERS: dict[str, _Writer] = {
-    media.ARROW: lambda sink, schema: pa.ipc.new_stream(sink, schema),
-    media.PARQUET: lambda sink, schema: pq.ParquetWriter(sink, schema, compression="zstd"),
-}
-
-
-def _written(opened: _Writer, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
+def _as_parquet(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
     sink = _Drain()
-    with opened(sink, schema) as writer:
+    with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
         for batch in batches:
             writer.write_batch(batch)
             if piece := sink.drained():
                 yield piece
     yield sink.drained()
+
+
+def _as_arrow(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[memoryview]:
+    """Arrow's stream is its messages, one after the other: nothing is copied once more."""
+    yield memoryview(schema.serialize())
+    for batch in batches:
+        yield memoryview(batch.serialize())
+    yield memoryview(_END)
+
+
+_STREAMS: dict[str, Callable[[pa.Schema, Iterable[pa.RecordBatch]], Iterator[bytes | memoryview]]] = {
+    media.ARROW: _as_arrow,
+    media.PARQUET: _as_parquet,
+}
 
 
 def _objects(batch: pa.RecordBatch) -> Iterator[str]:

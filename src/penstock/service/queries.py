@@ -148,10 +148,12 @@ def _fitting(ws: Workspace, caller: Caller, payload: Any, draft: Draft, inspecte
     seen = inspected(draft)
     query.check_placeholders(draft, seen.parameters_in_sql)
     if seen.problems:
-        count = len(seen.problems)
+        count, first = len(seen.problems), seen.problems[0]
+        hint = f" ({first['hint']})" if "hint" in first else ""
         raise Invalid(
             "query_does_not_fit",
-            f"the result can never fit the schema: {count} field{'s do' if count > 1 else ' does'} not match",
+            f"the result can never fit the schema: {count} field{'s do' if count > 1 else ' does'} not match, "
+            f"the first is: {first['message']}{hint}",
             schema_id=str(draft.returns_schema_id),
             errors=[{"pointer": "/sql", **problem} for problem in seen.problems],
         )

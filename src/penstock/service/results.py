@@ -1,15 +1,13 @@
 """Run queries: on one set of versions, in the sandbox, and with every row checked before anyone sees it."""
 
+import hashlib
 import math
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from decimal import Decimal
-from pathlib import Path
+from datetime import UTC, date, datetime
 from typing import Any
-from uuid import uuid4
 
 import pyarrow as pa
 
@@ -17,23 +15,34 @@ from penstock.catalog import history, schemas
 from penstock.catalog.access import Tx
 from penstock.core import contract
 from penstock.core.caller import Caller, Role
-from penstock.core.contract import Field, Verdict
+from penstock.core.contract import Field, FieldType, Verdict
 from penstock.core.dataset import Snapshot
 from penstock.core.names import DatasetName
 from penstock.core.odata import Options
-from penstock.core.parameters import values
+from penstock.core.parameters import Parameter, values
 from penstock.core.query import Draft, Query, Reference, assert_runnable
 from penstock.core.registry import Entry
 from penstock.engines.duckdb import odata
 from penstock.errors import Invalid, NotFound, PenstockError, Unsupported
 from penstock.service.cache import Cache
+from penstock.service.holding import Room
+from penstock.service.page import Page
 from penstock.service.queries import Inspection, found
 from penstock.service.sandbox import Cell, File, Parsed, Ref, Relation, Rows, Sandbox
 from penstock.service.workspace import Workspace
-from penstock.storage.spool import spool
 
 PREVIEWED = 1_000  # rows
+PAGE_BYTES = 16 << 20  # of rows that are to be written as text
+_HEARD_BYTES = 64 << 20  # of an answer of which such a page is wanted
 _COLUMNS_BYTES = 4 << 20  # of the names and types of results that are remembered
+_CHUNK = 512  # bytes that a piece of a column takes besides its values
+_SAMPLES: Mapping[FieldType, Any] = {
+    FieldType.STRING: "a",
+    FieldType.NUMBER: 1,
+    FieldType.BOOLEAN: True,
+    FieldType.DATE: date(2026, 1, 31),
+    FieldType.DATETIME: datetime(2026, 1, 31, 10, tzinfo=UTC),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +63,7 @@ class Asked:
     parameters: Mapping[str, Any]  # as they were sent
     versions: Mapping[str, int]  # of datasets by name in lower case, where others than the newest are meant
     whole: bool = False  # all rows, in no order unless one is asked for
+    most_bytes: int | None = None  # of a page that is to be written as text; it has fewer rows, if they are large
 
 
 @dataclass(frozen=True)
@@ -77,6 +87,7 @@ class Results:
         self._ws, self._sandbox = ws, sandbox or Sandbox()
         self._cache = Cache[Result](cache_bytes)
         self._columns = Cache[pa.Schema](_COLUMNS_BYTES)
+        self._room = Room()
         self._heard: Heard = lambda _valid, _seconds: None
         self._ran: Ran = lambda _seconds: None
 
@@ -99,39 +110,38 @@ class Results:
 
     def run(self, caller: Caller, opened: Opened, asked: Asked) -> Result:
         """The rows that are asked for, if they keep the promise."""
-        query, begun = opened.query, time.monotonic()
+        query = opened.query
         given = values(query.draft.parameters, asked.parameters)
         _assert_read(query, asked.versions)
-        with self._ws.db.read(caller) as tx:
-            there = {ref: _resolved(tx, ref, asked.versions) for ref in query.datasets}
-            read = tuple((at.dataset, at.version.number) for at in there.values())
-            what = (query.id, query.version, opened.schema.id, opened.schema.version)
-            key = (caller.tenant, what, asked.whole, repr(asked.options), repr(sorted(given.items())), read)
-            known = self._cache.get(key)
-            relations = {} if known else {_ref(ref): self._relation(tx, at) for ref, at in there.items()}
-        try:
-            result = known or self._fresh(opened, asked, given, relations)
+        facts = {"query_id": query.id, "version": query.version}
+        with self._recorded(caller, "query.run", facts):
+            with self._ws.db.read(caller) as tx:
+                there = {ref: _resolved(tx, ref, asked.versions) for ref in query.datasets}
+                facts["datasets"] = _read(there)
+                read = tuple((at.dataset, at.version.number) for at in there.values())
+                what = (query.id, query.version, opened.schema.id, opened.schema.version)
+                which = (asked.whole, asked.most_bytes, repr(asked.options), repr(sorted(given.items())))
+                key = (caller.tenant, what, which, read)
+                known = self._cache.get(key)
+                relations = {} if known else {_ref(ref): self._relation(tx, at) for ref, at in there.items()}
+            result, repeatable = (known, False) if known else self._fresh(caller, opened, asked, given, relations)
             result = replace(result, versions=_read(there))
-        except PenstockError as refusal:
-            self._audit(caller, query, there, begun, refusal=refusal.reason)
-            raise
-        if known is None:
-            self._cache.put(key, result, result.table.nbytes)
-        self._audit(caller, query, there, begun, rows=result.table.num_rows)
+            if repeatable:
+                self._cache.put(key, result, _weight(result.table))
+            facts["rows"] = result.table.num_rows
         return result
 
-    def preview(self, caller: Caller, sql: str, parameters: Mapping[str, Any]) -> Result:
+    def preview(self, caller: Caller, sql: str, parameters: Mapping[str, Any], most_bytes: int = PAGE_BYTES) -> Result:
         """The first rows of a statement that nobody has registered. There is nothing that they promise."""
         caller.require(Role.VIEWER)
-        with self._bound(caller, sql) as (cell, parsed, there):
-            used = {name.lower() for name in parsed.parameters}
-            if unused := [name for name in parameters if name.lower() not in used]:
-                named = ", ".join(f"${name}" for name in parsed.parameters) or "none"
-                told = f"the statement does not use ${ascii(unused[0][:128])[1:-1]}; its parameters: {named}"
-                raise Invalid("unknown_parameter", told)
-            rows = cell.run(after=f" AS q LIMIT {PREVIEWED + 1}", parameters=parameters).table()
-        versions = _read({Reference(ref.schema, ref.table, ref.version): at for ref, at in there.items()})
-        return Result(rows.slice(0, PREVIEWED), versions, more=rows.num_rows > PREVIEWED)
+        facts = {"sql": _digest(sql)}
+        with self._recorded(caller, "query.preview", facts), self._bound(caller, sql, facts) as (cell, parsed, there):
+            _assert_used(parsed, parameters)
+            rows = cell.run(after=f" AS q LIMIT {PREVIEWED + 1}", parameters=parameters, most_bytes=_HEARD_BYTES)
+            page = Page(rows, PREVIEWED, most_bytes)
+            table = self._room.hold(rows.schema, page)
+            facts["rows"] = table.num_rows
+        return Result(table, _read(_referred(there)), page.more)
 
     def inspected(self, caller: Caller) -> Callable[[Draft], Inspection]:
         """A look at a draft without running it: the datasets it reads, and what its result can never keep."""
@@ -139,87 +149,94 @@ class Results:
         def look(draft: Draft) -> Inspection:
             with self._ws.db.read(caller) as tx:
                 fields = schemas.find(tx, draft.returns_schema_id).draft.fields
-            with self._bound(caller, draft.sql) as (cell, parsed, there):
-                problems = contract.certain_mismatches(fields, cell.describe())
-                if parsed.parameters:  # they are NULL here: a column that is nothing else may be anything in a run
-                    problems = [problem for problem in problems if problem["actual"] != "null"]
-                references = tuple(Reference(ref.schema, ref.table, ref.version) for ref in there)
-                return Inspection(references, parsed.parameters, problems)
+            with self._bound(caller, draft.sql, {}) as (cell, parsed, there):
+                problems = _certain(fields, draft.parameters, cell) if parsed.parameters else _problems(fields, cell)
+                return Inspection(tuple(_referred(there)), parsed.parameters, problems)
 
         return look
 
-    def inferred(self, caller: Caller, sql: str) -> tuple[Field, ...]:
-        """The fields that the rows of a statement can promise."""
+    def inferred(self, caller: Caller, sql: str, parameters: Mapping[str, Any] | None = None) -> tuple[Field, ...]:
+        """The fields that the rows of a statement can promise. A parameter without a value is NULL."""
         caller.require(Role.DEVELOPER)
-        with self._bound(caller, sql) as (cell, _, _):
-            return contract.inferred(cell.describe())
+        facts = {"sql": _digest(sql)}
+        with self._recorded(caller, "query.infer", facts), self._bound(caller, sql, facts) as (cell, parsed, _):
+            _assert_used(parsed, parameters or {})
+            return contract.inferred(cell.describe(parameters))
 
     def _fresh(
-        self, opened: Opened, asked: Asked, given: Mapping[str, Any], relations: Mapping[Ref, Relation]
-    ) -> Result:
-        with self._sandbox.cell() as cell:
-            cell.parse(opened.query.draft.sql)
-            cell.bind(relations)
-            have = self._columns_of(opened.query, cell, given, relations)
+        self,
+        caller: Caller,
+        opened: Opened,
+        asked: Asked,
+        given: Mapping[str, Any],
+        relations: Mapping[Ref, Relation],
+    ) -> tuple[Result, bool]:
+        """The rows; and would they be the same the next time?"""
+        with self._sandbox.cell(caller.tenant) as cell:
+            parsed = cell.prepare(opened.query.draft.sql, relations)
+            have = self._columns_of(opened.query, parsed, cell, given, relations)
             lower = odata.rows if asked.whole else odata.page
             try:
                 page = lower(asked.options, opened.fields, have)
             except Unsupported:  # what is asked of a column that is not what the schema says makes no sense
                 wrong = contract.certain_mismatches(opened.fields, have)
                 raise _broken(opened, Verdict(len(wrong), tuple(wrong))) from None
-            rows = cell.run(page.before, page.after, {**given, **page.parameters})
-            table, more = self._checked(opened, asked, rows)
             count = None
-            if asked.options.count:
+            if asked.options.count:  # first: a page may end before all rows have come, and its process with it
                 counted = odata.count(asked.options, opened.fields, have)
                 told = cell.run(counted.before, counted.after, {**given, **counted.parameters}).table()
                 count = told.column(0)[0].as_py()
-        return Result(table, {}, more, count)
+            heard = None if asked.most_bytes is None else _HEARD_BYTES
+            rows = cell.run(page.before, page.after, {**given, **page.parameters}, heard)
+            table, more = self._checked(opened, asked, rows)
+        return Result(table, {}, more, count), parsed.repeatable
 
     def _columns_of(
-        self, query: Query, cell: Cell, given: Mapping[str, Any], relations: Mapping[Ref, Relation]
+        self, query: Query, parsed: Parsed, cell: Cell, given: Mapping[str, Any], relations: Mapping[Ref, Relation]
     ) -> pa.Schema:
-        """The columns of the rows. They depend on nothing but the types of what goes in, so DuckDB is asked once."""
-        kinds = tuple((name, type(value), _digits(value)) for name, value in given.items())
-        key = (query.id, query.version, kinds, tuple((ref, each.schema.to_string()) for ref, each in relations.items()))
+        """The columns of the rows. They depend on what goes in, and DuckDB is asked once for each."""
+        used = () if parsed.only_compared else tuple((name, type(value), repr(value)) for name, value in given.items())
+        tables = tuple((ref, each.schema.serialize().to_pybytes()) for ref, each in relations.items())
+        key = (query.id, query.version, used, tables)
         have = self._columns.get(key)
         if have is None:
             have = cell.describe(given)
-            self._columns.put(key, have, len(have.to_string()))
+            self._columns.put(key, have, have.serialize().size)
         return have
 
     def _checked(self, opened: Opened, asked: Asked, rows: Rows) -> tuple[pa.Table, bool]:
         """The rows asked for, if all of them keep the promise; and are there more? They are held back until the last."""
         fields = odata.selected(asked.options, opened.fields)
-        checker, seconds, more = contract.Checker(fields, rows.schema), 0.0, False
-        room = math.inf if asked.whole else asked.options.top
+        nothing = rows.schema.names == [odata.NOTHING]
+        schema = pa.schema([]) if nothing else rows.schema
+        checker, seconds = contract.Checker(fields, schema), 0.0
+        page = Page(rows, math.inf if asked.whole else asked.options.top, asked.most_bytes)
 
         def seen() -> Iterator[pa.RecordBatch]:
-            nonlocal seconds, more, room
-            for came in rows:
-                batch = came if came.num_rows <= room else came.slice(0, int(room))
-                more = more or batch.num_rows < came.num_rows
-                room -= batch.num_rows
+            nonlocal seconds
+            for came in page:
+                batch = came.select([]) if nothing else came
                 begun = time.perf_counter()
                 checker.add(batch)
                 seconds += time.perf_counter() - begun
                 yield batch
 
-        with tempfile.TemporaryDirectory(prefix="penstock-result-") as folder:
-            # A file that is mapped stays readable when its name is gone.
-            table = spool(rows.schema, seen(), lambda: str(Path(folder) / uuid4().hex))
+        table = self._room.hold(schema, seen())
         self._heard(checker.verdict.valid, seconds)
         if not checker.verdict.valid:
             raise _broken(opened, checker.verdict)
-        return table, more
+        return table, page.more
 
     @contextmanager
-    def _bound(self, caller: Caller, sql: str) -> Iterator[tuple[Cell, Parsed, dict[Ref, Snapshot]]]:
+    def _bound(
+        self, caller: Caller, sql: str, facts: dict[str, Any]
+    ) -> Iterator[tuple[Cell, Parsed, dict[Ref, Snapshot]]]:
         """A statement that can be run: its datasets are found, and given to it at one set of versions."""
-        with self._sandbox.cell() as cell:
+        with self._sandbox.cell(caller.tenant) as cell:
             parsed = cell.parse(sql)
             with self._ws.db.read(caller) as tx:
                 there = {ref: _resolved(tx, Reference(ref.schema, ref.table, ref.version), {}) for ref in parsed.tables}
+                facts["datasets"] = _read(_referred(there))
                 relations = {ref: self._relation(tx, at) for ref, at in there.items()}
             cell.bind(relations)
             yield cell, parsed, there
@@ -228,20 +245,20 @@ class Results:
         files = history.files(tx, at, stats=True)
         return Relation(at.schema, [File(self._ws.store.locate(each.path), each.rows, each.stats) for each in files])
 
-    def _audit(
-        self, caller: Caller, query: Query, there: Mapping[Reference, Snapshot], begun: float, **came: Any
-    ) -> None:
-        seconds = time.monotonic() - begun
-        self._ran(seconds)
-        facts = {
-            "query_id": query.id,
-            "version": query.version,
-            "datasets": _read(there),
-            "milliseconds": round(seconds * 1000),
-            **came,
-        }
-        with self._ws.db.write(caller) as tx:
-            tx.audit("query.run", facts)
+    @contextmanager
+    def _recorded(self, caller: Caller, action: str, facts: dict[str, Any]) -> Iterator[None]:
+        """Count the run and put it into the audit, however it ends."""
+        begun = time.monotonic()
+        try:
+            yield
+        except BaseException as cause:
+            facts["refusal"] = cause.reason if isinstance(cause, PenstockError) else "unexpected"
+            raise
+        finally:
+            seconds = time.monotonic() - begun
+            self._ran(seconds)
+            with self._ws.db.write(caller) as tx:
+                tx.audit(action, {**facts, "milliseconds": round(seconds * 1000)})
 
 
 def _schema(tx: Tx, query: Query) -> Entry:
@@ -283,11 +300,70 @@ def _assert_read(query: Query, pinned: Mapping[str, int]) -> None:
             raise Invalid("version_is_fixed", told, dataset=name, version=version)
 
 
-def _digits(value: Any) -> Any:
-    """What the type of a number depends on: a decimal's digits, and how large a whole number is."""
-    return (
-        value.as_tuple()[1:] if isinstance(value, Decimal) else value.bit_length() // 32 if type(value) is int else None
-    )
+def _assert_used(parsed: Parsed, parameters: Mapping[str, Any]) -> None:
+    """Refuse a value for nothing, and two for one: DuckDB does not mind the case of a parameter's name."""
+    used, given = {name.lower() for name in parsed.parameters}, set[str]()
+    for name in parameters:
+        shown = f"${ascii(name[:128])[1:-1]}"
+        if name.lower() not in used:
+            named = ", ".join(f"${name}" for name in parsed.parameters) or "none"
+            raise Invalid("unknown_parameter", f"the statement does not use {shown}; its parameters: {named}")
+        if name.lower() in given:
+            raise Invalid("doubled_parameter", f"{shown} is there twice, in this case and another")
+        given.add(name.lower())
+
+
+def _certain(fields: Sequence[Field], parameters: Sequence[Parameter], cell: Cell) -> list[dict[str, Any]]:
+    """What is wrong in whichever way the statement is described: with a value for each parameter, and with none."""
+    samples = {parameter.name: _sample(parameter) for parameter in parameters}
+    try:
+        problems = _problems(fields, cell, samples)
+    except Invalid as refusal:
+        if refusal.reason != "query_failed":
+            raise
+        try:
+            unsure = _problems(fields, cell)
+        except Invalid:
+            raise refusal from None
+        return [problem for problem in unsure if problem["actual"] != "null"]  # it may be anything in a run
+    if problems:
+        try:
+            also = {problem["field"] for problem in _problems(fields, cell)}
+        except Invalid:
+            return problems
+        problems = [problem for problem in problems if problem["field"] in also]
+    return problems
+
+
+def _problems(fields: Sequence[Field], cell: Cell, parameters: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+    have = cell.describe(parameters)
+    alike = {name.lower(): name for name in have.names}
+    found = contract.certain_mismatches(fields, have)
+    for problem in found:
+        name = alike.get(problem["field"].lower())
+        if name is not None and problem["field"] not in have.names:
+            problem["hint"] = f"the result has {name}; names are told apart by their case"
+    return found
+
+
+def _sample(parameter: Parameter) -> Any:
+    """Its default, or any value of its type."""
+    value = values([replace(parameter, required=False)], {})[parameter.name]
+    return _SAMPLES[parameter.type] if value is None else value
+
+
+def _digest(sql: str) -> str:
+    return hashlib.sha256(sql.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _weight(table: pa.Table) -> int:
+    """What a table takes to keep. A part of a buffer keeps all of it."""
+    chunks = sum(column.num_chunks + 1 for column in table.columns)
+    return int(table.get_total_buffer_size() + chunks * _CHUNK)
+
+
+def _referred(there: Mapping[Ref, Snapshot]) -> dict[Reference, Snapshot]:
+    return {Reference(ref.schema, ref.table, ref.version): at for ref, at in there.items()}
 
 
 def _ref(ref: Reference) -> Ref:

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 from fastapi import FastAPI, Response
+from starlette.types import Message, Receive, Scope, Send
 
 from edges.http.client import Client, check, near, token, wire
 from penstock.catalog.access import Database
@@ -294,6 +295,47 @@ def test_a_client_that_hangs_up_is_no_bug(edge: Edge, caplog: pytest.LogCaptureF
         check(httpx.get(f"{address}/healthz"))
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert near(app, token())("GET", "/datasets").json()["value"] == []
+
+
+def test_a_client_that_takes_nothing_is_cut_and_no_bug(edge: Edge, caplog: pytest.LogCaptureFixture) -> None:
+    from fastapi.responses import StreamingResponse
+
+    app = application(replace(edge, limits=QUICK))
+    given = list[int]()
+
+    def pieces() -> object:
+        for n in range(1_000):
+            given.append(n)
+            yield b"x" * (3 << 20)
+
+    app.add_api_route("/long", lambda: StreamingResponse(pieces()), methods=["GET"], response_model=None)  # type: ignore[arg-type]
+    with caplog.at_level(logging.INFO), wire(app, QUICK) as address, raw(address) as place:
+        place.sendall(b"GET /long HTTP/1.1\r\nhost: x\r\n\r\n")
+        turn = threading.Event()
+        for _ in range(1_000):
+            if lines(caplog.records):
+                break
+            turn.wait(0.02)
+    assert len(given) < 100
+    assert not [record for record in caplog.records if record.exc_info]
+    (line,) = lines(caplog.records)
+    assert line["disconnected"] is True
+
+
+def test_a_large_answer_is_given_piece_by_piece(edge: Edge) -> None:
+    sizes, content = list[int](), bytes(range(256)) * 4096 * 3 + b"end"
+    app = application(edge)
+    app.add_api_route("/large", lambda: Response(content), methods=["GET"], response_model=None)
+
+    async def watched(scope: Scope, receive: Receive, send: Send) -> None:
+        async def watch(message: Message) -> None:
+            sizes.append(len(message.get("body", b"")))
+            await send(message)
+
+        await app(scope, receive, watch)
+
+    assert near(watched, token())("GET", "/large").content == content  # type: ignore[arg-type]
+    assert sizes == [0, 1 << 20, 1 << 20, 1 << 20, 3]
 
 
 # --- health

@@ -1,30 +1,42 @@
 """What a query answers over REST fits its schema to the last row, or it is not answered."""
 
+import gc
+import hashlib
 import json
 import logging
 import sqlite3
 import threading
 from collections.abc import Iterator
 from datetime import date
-from decimal import Decimal
+from decimal import ROUND_HALF_UP, Decimal
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 from uuid import uuid4
 
+import duckdb
 import httpx
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from starlette.requests import ClientDisconnect
+from starlette.types import Message, Receive, Scope, Send
 
+from conftest import SOAK
 from edges.http.client import TENANT, Client, near, token
-from penstock.core import contract, gts
+from edges.http.test_serve import served
+from penstock.core import contract, gts, odata
 from penstock.core.caller import Caller, Role
 from penstock.http import media, results
 from penstock.http.app import application
 from penstock.http.edge import Edge
 from penstock.lake import Lake
-from penstock.service.results import Results
+from penstock.service.cache import Cache
+from penstock.service.holding import Room
+from penstock.service.results import Asked, Results
 from penstock.service.sandbox import Limits, Sandbox
 
 ARROW, PARQUET = {"accept": media.ARROW}, {"accept": media.PARQUET}
@@ -390,6 +402,165 @@ def test_checks_and_runs_are_counted_and_timed(client: Client, mine: Lake) -> No
     assert measured("penstock_query_seconds_count") == 3
 
 
+# -- what is remembered
+
+DEPENDING: dict[str, tuple[str, str, list[Any]]] = {
+    "a scale": ("SELECT round(12.34567::DECIMAL(12, 4), $n) AS v", "number", [1, 3, 4, 0, 2]),
+    "a scale by a test": ("SELECT round(12.34567::DECIMAL(12, 4), ($n > 2)::INT) AS v", "number", [1, 3, 2, 4]),
+    "a scale by a case": ("SELECT round(1.2345, CASE WHEN $n IN (1, 2) THEN 1 ELSE 3 END) AS v", "number", [1, 3, 2]),
+    "a member": ("SELECT ({'a': 1, 'b': 2.75})[$n] AS v", "string", ["a", "b", "a"]),
+    "a member by its name": ("SELECT struct_extract({'a': 1, 'b': 2.75}, $n) AS v", "string", ["a", "b"]),
+    "an aggregate": ("SELECT list_aggregate([1, 2, 4], $n) AS v", "string", ["sum", "avg"]),
+    "the value": ("SELECT $n AS v", "number", [1, Decimal("1.5"), 3_000_000_000, Decimal("0.125"), 10**20, -1]),
+    "a sum": ("SELECT sum(v * $n) AS v FROM (VALUES (1), (2)) t(v)", "number", [1, Decimal("0.25"), 10**12]),
+    "a test": ("SELECT v FROM (VALUES (1), (2), (3)) t(v) WHERE v >= $n", "number", [1, Decimal("2.5"), 3_000_000_000]),
+}
+
+
+@pytest.mark.parametrize(("sql", "kind", "given"), DEPENDING.values(), ids=DEPENDING.keys())
+def test_an_answer_is_right_whatever_was_asked_before(client: Client, sql: str, kind: str, given: list[Any]) -> None:
+    path = registered(client, sql, [field("v")], parameters=[field("n", kind, default=given[0])])
+    with duckdb.connect() as db:
+        for value in [*given, *reversed(given)]:
+            told = db.sql(f"SELECT * FROM ({sql}) ORDER BY ALL", params={"n": value}).to_arrow_table().column("v")
+            got = exact(client("GET", path, params={"n": str(value)}))["value"]
+            assert [Decimal(str(row["v"])) for row in got] == [Decimal(str(each)) for each in told.to_pylist()], value
+
+
+@settings(max_examples=200 if SOAK else 12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.integers(0, 4), min_size=2, max_size=4), st.lists(st.decimals(-9, 9, places=2), min_size=2, max_size=3)
+)
+def test_scales_and_values_never_mix(client: Client, scales: list[int], amounts: list[Decimal]) -> None:
+    sql = "SELECT round(1.23456::DECIMAL(12, 5), $n::INT) * $x AS v WHERE $x > -100"
+    parameters = [field("n", default=1), field("x", default=1)]
+    path = registered(client, sql, [field("v")], f"q{uuid4()}", parameters=parameters)
+    for scale in scales:
+        for amount in amounts:
+            (row,) = exact(client("GET", path, params={"n": str(scale), "x": str(amount)}))["value"]
+            rounded = Decimal("1.23456").quantize(Decimal(1).scaleb(-scale), ROUND_HALF_UP)
+            assert Decimal(str(row["v"])) == rounded * amount
+
+
+VOLATILE = {
+    "chance": ("SELECT random() AS v", "number"),
+    "an id": ("SELECT uuid() AS v", "string"),
+    "the time": ("SELECT now() AS v", "datetime"),
+    "the time without parentheses": ("SELECT current_timestamp AS v", "datetime"),
+    "a sample": ("SELECT range AS v FROM range(1000000) USING SAMPLE 1", "number"),
+}
+
+
+@pytest.mark.parametrize(("sql", "kind"), VOLATILE.values(), ids=VOLATILE.keys())
+def test_what_changes_by_itself_is_asked_anew(client: Client, edge: Edge, sql: str, kind: str) -> None:
+    path = registered(client, sql, [field("v", kind)])
+    answers = {client("GET", path).text for _ in range(3)}
+    assert len(answers) > 1
+    assert len(edge.results._cache) == 0
+
+
+def test_an_answer_that_is_kept_takes_no_more_than_it_shows(client: Client, edge: Edge) -> None:
+    sql = "SELECT * FROM (VALUES (1, 'a'), (2, repeat('x', 500000 + $n))) t(i, s)"
+    path = registered(client, sql, [field("i"), field("s", "string")], parameters=[field("n", default=0)])
+    for n in range(3):
+        assert column(client("GET", f"{path}?n={n}&$top=1"), "s") == ["a"]
+    assert len(edge.results._cache) == 3
+    assert edge.results._cache._held < 20_000
+
+
+def test_memory_is_counted_until_the_rows_are_sent_or_nobody_takes_them(edge: Edge, client: Client) -> None:
+    path, room = registered(client, "SELECT range AS id FROM range(1000000)", [field("id")]), edge.results._room
+    edge.results._cache = Cache(0)
+    before, seen = room.left, list[int]()
+
+    async def watched(scope: Scope, receive: Receive, send: Send) -> None:
+        async def watch(message: Message) -> None:
+            seen.append(room.left)
+            if cut and len(seen) == 3:
+                raise ClientDisconnect
+            await send(message)
+
+        await app(scope, receive, watch)
+
+    app = application(edge)
+    gc.disable()  # the memory must not wait for it
+    try:
+        for cut in (False, True):
+            seen.clear()
+            ask = near(watched, token())  # type: ignore[arg-type]
+            if cut:
+                with pytest.raises(AssertionError):
+                    ask("GET", f"{path}?$filter=id ge 0", headers=ARROW)
+            else:
+                assert table(ask("GET", path, headers=ARROW)).num_rows == 1_000_000
+            assert seen[2] < before
+            assert room.left == before
+    finally:
+        gc.enable()
+
+
+def test_an_answer_for_which_there_is_no_room_comes_all_the_same(edge: Edge, client: Client, mine: Lake) -> None:
+    path = registered(client)
+    edge.results._room = Room(0)
+    assert table(client("GET", path, headers=ARROW)).sort_by("id") == TX
+    assert column(client("GET", path)) == [1, 2, 3, 4]
+
+
+# -- answers that are large
+
+
+def test_a_row_that_no_page_can_hold_is_refused(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "PAGE_BYTES", 10_000)
+    fields = [field("i"), field("s", "string")]
+    path = registered(client, "SELECT i, repeat('x', 20000 * (i = 2)::INT) AS s FROM range(4) t(i)", fields)
+    first = client("GET", f"{path}?$count=true").json()
+    assert ([row["i"] for row in first["value"]], first["@odata.count"]) == ([0, 1], 4)
+    told = client("GET", first["@odata.nextLink"], code=400).json()
+    assert (told["code"], "fewer fields" in told["detail"]) == ("QUERY_TOO_LARGE", True)
+    assert [row["i"] for page in pages(client, f"{path}?$select=i&$top=2") for row in page.json()["value"]] == [
+        0,
+        1,
+        2,
+        3,
+    ]
+    assert table(client("GET", path, headers=ARROW)).num_rows == 4
+    preview = {"sql": "SELECT repeat('x', 20000) AS s"}
+    assert client("POST", "/queries/preview", json=preview, code=400).json()["code"] == "QUERY_TOO_LARGE"
+    many = client("POST", "/queries/preview", json={"sql": "SELECT repeat('x', 900) AS s FROM range(100)"}).json()
+    assert (len(many["value"]) < 12, many["more"]) == (True, True)
+
+
+LARGE = {
+    "one long value": "SELECT repeat(chr(1), 150000000) AS s",
+    "a value that just fits a message": "SELECT repeat('é', 30000000) AS s",
+    "long rows": "SELECT repeat(chr(97 + (range % 20)::INT), 350000) AS s FROM range(1000)",
+    "many small values": "SELECT list_transform(range(60000000), lambda x: x % 2 = 0) AS s",
+}
+
+
+def test_a_served_process_stays_small_whatever_its_queries_answer(tmp_path: Path) -> None:
+    with served(tmp_path, "--dev", "--workspace", "lake", "--http-port", "0") as server:
+        address = server.address()
+
+        def client(method: str, path: str, *, code: int = 200, **options: Any) -> httpx.Response:
+            answer = httpx.request(method, address + path, timeout=100, **options)
+            assert answer.status_code in (200, code), answer.text[:500]
+            return answer
+
+        def peak() -> int:
+            lines = Path(f"/proc/{server.process.pid}/status").read_text().splitlines()
+            return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM"))
+
+        client("POST", "/queries/preview", json={"sql": "SELECT 1 AS n"})
+        before = peak()
+        for name, sql in LARGE.items():
+            client("POST", "/queries/preview", json={"sql": sql}, code=400)
+            if name != "many small values":
+                path = registered(client, sql, [field("s", "string")], name)  # type: ignore[arg-type]
+                client("GET", path, code=400)
+        assert peak() - before < 400 << 20
+
+
 # -- versions
 
 
@@ -690,6 +861,113 @@ def test_a_query_for_which_there_is_no_place_is_told_to_come_back(edge: Edge) ->
         assert (told.json()["code"], told.headers["retry-after"]) == ("QUERIES_BUSY", "1")
     client("POST", "/queries/preview", json={"sql": "SELECT 1 AS one"})
     sandbox.close()
+
+
+def test_two_values_for_one_parameter_are_refused(client: Client) -> None:
+    sent = {"sql": "SELECT $a AS a", "parameters": {"a": 1, "A": 2}}
+    for path in ("/queries/preview", "/gts/infer"):
+        assert client("POST", path, json=sent, code=400).json()["code"] == "DOUBLED_PARAMETER"
+
+
+DESCRIBED: dict[str, tuple[str, str, str, str]] = {
+    "a month": ("date_trunc('month', $x)", "datetime", "datetime", "2026-01-05T00:00:00Z"),
+    "the month of a day": ("date_trunc('month', $x)::DATE", "date", "date", "2026-01-05"),
+    "a year": ("year($x)", "date", "number", "2026-01-05"),
+    "a quantile": ("(SELECT quantile_cont(amount, $x) FROM finance.tx)", "number", "number", "0.5"),
+    "a format": ("strptime('2026-01-01', $x)", "string", "datetime", "%Y-%m-%d"),
+    "a day later": ("$x + 1", "date", "date", "2026-01-05"),
+    "a magnitude": ("abs($x)", "number", "number", "-1.5"),
+}
+
+
+@pytest.mark.parametrize(("sql", "kind", "returned", "given"), DESCRIBED.values(), ids=DESCRIBED.keys())
+def test_a_query_is_registered_if_some_value_of_its_parameters_makes_sense(
+    client: Client, mine: Lake, sql: str, kind: str, returned: str, given: str
+) -> None:
+    path = registered(client, f"SELECT {sql} AS v", [field("v", returned)], parameters=[field("x", kind)])
+    assert len(client("GET", path, params={"x": given}).json()["value"]) == 1
+
+
+def test_what_no_value_can_mend_is_refused_with_its_first_field(client: Client) -> None:
+    for name, sql, words in (
+        ("a", "SELECT $x || 'a' AS v", "Type mismatch for field v"),
+        ("b", "SELECT $x AS w", "Missing required field: v"),
+        ("c", "SELECT 1 AS V, $x AS w", "the result has V; names are told apart by their case"),
+        ("d", "SELECT nothing AS v, $x AS w", '"nothing" was not found'),
+    ):
+        schema = {"name": name, "type_id": gts.QUERY_RETURNS, "fields": [field("v")]}
+        returns = client("POST", "/gts", json=schema, code=201).json()["id"]
+        sent = {"name": name, "sql": sql, "returns_schema_id": returns, "parameters": [field("x", "string")]}
+        assert words in client("POST", "/queries", json=sent, code=400).json()["detail"]
+
+
+def test_a_schema_is_inferred_with_values_for_parameters(client: Client) -> None:
+    sent = {
+        "sql": "SELECT $x AS x, date_trunc('month', $day::DATE) AS month",
+        "parameters": {"X": 1.5, "day": "2026-01-05"},
+    }
+    told = client("POST", "/gts/infer", json=sent).json()["fields"]
+    assert [(each["name"], each["type"]) for each in told] == [("x", "number"), ("month", "datetime")]
+    for wrong, code in (({"y": 1}, "UNKNOWN_PARAMETER"), ([1], "BAD_PAYLOAD"), ({"x": [1]}, "BAD_PAYLOAD")):
+        assert client("POST", "/gts/infer", json={**sent, "parameters": wrong}, code=400).json()["code"] == code
+
+
+def test_a_filter_by_a_promised_field_that_is_missing_breaks_the_promise(client: Client, mine: Lake) -> None:
+    path = registered(client, "SELECT * FROM finance.tx", [field("id"), field("amount")])
+    mine.dataset("finance.tx").drop()
+    mine.create("finance.tx", pa.table({"id": [1, 2]}))
+    for asked in ("", "?$filter=amount gt 1", "?$filter=amount ne 1", "?$orderby=amount", "?$filter=amount eq null"):
+        told = client("GET", path + asked, code=500).json()
+        assert (told["code"], told["errors"][0]["message"]) == ("SCHEMA_MISMATCH", "Missing required field: amount")
+    assert client("GET", f"{path}?$top=0").json()["value"] == []  # no row, no promise
+
+
+def test_rows_of_which_no_field_is_there_are_counted(client: Client, mine: Lake) -> None:
+    path = registered(client, "SELECT id FROM finance.tx", [field("id"), field("note", "string", optional=True)])
+    rows = table(client("GET", f"{path}?$select=note", headers=ARROW))
+    assert (rows.schema.names, rows.num_rows) == ([], 4)
+    told = client("GET", f"{path}?$select=note", headers=PARQUET, code=400).json()
+    assert told["code"] == "NOT_IN_FORMAT"
+
+
+def recorded(lake: Lake, action: str) -> list[dict[str, Any]]:
+    with sqlite3.connect(lake.home.catalog) as catalog:
+        rows = catalog.execute("SELECT detail FROM audit WHERE action = ? ORDER BY at", [action]).fetchall()
+    catalog.close()
+    return [json.loads(detail) for (detail,) in rows]
+
+
+def test_previews_and_proposals_are_on_record_without_their_sql(client: Client, mine: Lake, edge: Edge) -> None:
+    heard = list[float]()
+    edge.results.hear_runs(heard.append)
+    good, bad = {"sql": SQL}, {"sql": f"{SQL} WHERE word = 'canary'"}
+    for path in ("/queries/preview", "/gts/infer"):
+        client("POST", path, json=good)
+        client("POST", path, json=bad, code=400)
+        client("POST", path, json={"sql": "COPY x TO 'canary'"}, code=400)
+    previews, proposals = recorded(mine, "query.preview"), recorded(mine, "query.infer")
+    assert [each.get("rows") for each in previews] == [4, None, None]
+    for each in (previews, proposals):
+        assert [one.get("refusal") for one in each] == [None, "query_failed", "not_one_select"]
+        assert [one.get("datasets") for one in each] == [{"finance.tx": 1}] * 2 + [None]
+        assert each[0]["sql"] == hashlib.sha256(SQL.encode()).hexdigest()
+        assert "canary" not in str(each)
+    assert len(heard) == 6
+
+
+def test_a_run_that_ends_in_a_bug_is_on_record(mine: Lake, edge: Edge, client: Client, monkeypatch: Any) -> None:
+    path = registered(client)
+    opened = edge.results.opened(mine.caller, path.split("/")[2])
+    asked = Asked(odata.options([], {}, default_top=9, max_top=9), {}, {})
+
+    def broken(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(contract.Checker, "add", broken)
+    with pytest.raises(ZeroDivisionError):
+        edge.results.run(mine.caller, opened, asked)
+    (facts,) = recorded(mine, "query.run")
+    assert (facts["refusal"], facts["datasets"]) == ("unexpected", {"finance.tx": 1})
 
 
 def test_who_ran_what_and_how_it_ended_is_on_record(client: Client, mine: Lake) -> None:

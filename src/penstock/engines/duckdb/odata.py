@@ -11,8 +11,8 @@ their odd names matter, and each has the type that Arrow is given. Nothing that 
 
 What a filter means is told in `core.odata`. Numbers are compared as exactly as the column holds them: integers and
 decimals digit by digit, doubles with the nearest double. Dates that are text are compared as text, instants that are
-text by the moment they name. Text is folded letter by letter: ß never becomes SS. A field that the result does not have
-is null. NULL is lowest, NaN highest: a result that holds one breaks its promise anyway.
+text by the moment they name. Text is folded letter by letter: ß never becomes SS. An optional
+field that the result does not have is null. NULL is lowest, NaN highest: a result that holds one breaks its promise anyway.
 """
 
 from collections.abc import Mapping, Sequence
@@ -62,6 +62,7 @@ _SIGNS = {
     Comparison.LE: "<=",
 }
 _PLACES = {Place.ANYWHERE: "contains", Place.START: "starts_with", Place.END: "ends_with"}
+NOTHING = "-1"  # the one column of rows of which no field is there; no field can be called like it
 _ASCENDING, _DESCENDING = "ASC NULLS FIRST", "DESC NULLS LAST"
 _FOLDS = {Case.LOWER: "lower", Case.UPPER: "upper"}
 
@@ -105,6 +106,7 @@ class _Asked:
             raise Invalid("bad_option", "$search: a query has none; use contains in $filter", option="$search")
         self.options, self.fields, self.have = options, fields, have
         self.types = {field.name: field.type for field in fields}
+        self.required = {field.name for field in fields if not field.optional}
         self.places = {name: place for place, name in reversed(list(enumerate(have.names))) if name in self.types}
         self.parameters: dict[str, Any] = {}
 
@@ -117,7 +119,7 @@ class _Asked:
     def columns(self) -> list[str]:
         """A result without any of them keeps its rows, in a column that no field can be called like."""
         names = [field.name for field in selected(self.options, self.fields) if field.name in self.places]
-        return [f"{self.plain(name)} AS {quoted(name)}" for name in names] or [f"TRUE AS {_column(-1)}"]
+        return [f"{self.plain(name)} AS {quoted(name)}" for name in names] or [f"TRUE AS {quoted(NOTHING)}"]
 
     def order(self, *, whole: bool) -> str:
         """As asked; to the last field if rows that are equal so far are to be told apart."""
@@ -191,6 +193,9 @@ class _Asked:
     def field(self, name: str) -> Operand:
         kind = self.types[name]
         place = self.places.get(name)
+        if place is None and name in self.required:
+            told = f"{name!r} cannot be filtered or ordered by: it is promised, and the result does not have it"
+            raise Unsupported("unfit_column", told, field=name)
         type = pa.null() if place is None else self.have.field(place).type
         if pt.is_null(type):
             return Operand(f"CAST(NULL AS {OF_NULL[kind].value})", OF_NULL[kind])

@@ -15,13 +15,14 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 
 from penstock.errors import Unavailable
 from penstock.service.sandbox.conversation import Cell, File, Relation, Rows
 from penstock.service.sandbox.limits import Limits
+from penstock.service.sandbox.places import Places
 from penstock.service.sandbox.statement import Parsed, Ref
 from penstock.service.sandbox.wire import MAX_TOLD, Line
 
@@ -32,6 +33,8 @@ _ENVIRONMENT = {
     "ARROW_DEFAULT_MEMORY_POOL": "system",  # others reserve more than they use, and the limit counts what is reserved
     "JE_ARROW_MALLOC_CONF": "background_thread:false",  # a process with threads cannot fork safely
     "MALLOC_ARENA_MAX": "2",
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),  # large pieces of memory are used again: to get them anew takes as long
+    "MALLOC_TRIM_THRESHOLD_": str(512 << 20),  # as to fill them
     "OPENBLAS_NUM_THREADS": "1",
 }
 _GRACE = 5.0  # seconds
@@ -43,16 +46,15 @@ class Sandbox:
     def __init__(self, limits: Limits | None = None, ready: int = 2, at_once: int = 8, waiting: int = 16) -> None:
         self.limits = limits or Limits()
         self._ready = ready
-        self._places = threading.BoundedSemaphore(at_once)
-        self._queue = threading.BoundedSemaphore(at_once + waiting)  # who waits holds a thread that others may need
+        self._places = Places(at_once, waiting)
         self._lock = threading.Lock()
         self._nursery: _Nursery | None = None
         self._closed = False
 
     @contextmanager
-    def cell(self) -> Iterator[Cell]:
-        """A child for one query. It is dead afterwards, whatever it was doing."""
-        with self._place():
+    def cell(self, tenant: Hashable = None) -> Iterator[Cell]:
+        """A child for one query of a tenant's. It is dead afterwards, whatever it was doing."""
+        with self._places.one(tenant, self.limits.seconds):
             nursery, pid, sock, ended = self._take()
             with sock, os.fdopen(ended, "rb", buffering=0):
                 sock.settimeout(self.limits.seconds + _GRACE)
@@ -67,21 +69,6 @@ class Sandbox:
             if self._nursery:
                 self._nursery.end()
                 self._nursery = None
-
-    @contextmanager
-    def _place(self) -> Iterator[None]:
-        busy = Unavailable("queries_busy", "too many queries run at once; try again in a moment")
-        if not self._queue.acquire(blocking=False):
-            raise busy
-        try:
-            if not self._places.acquire(timeout=self.limits.seconds):
-                raise busy
-            try:
-                yield
-            finally:
-                self._places.release()
-        finally:
-            self._queue.release()
 
     def _take(self) -> tuple["_Nursery", int, socket.socket, int]:
         with self._lock:

@@ -31,12 +31,15 @@ from penstock.service.sandbox.statement import Reading, Ref
 from penstock.service.sandbox.wire import Hung, Kind, Line
 
 _BATCH_ROWS = 64 << 10
+_FEW_BATCH_ROWS = 2_048  # where only the first rows may be wanted
+_PIECE = 2 << 20  # bytes, of such an answer
 _TELLING = 16  # columns: to say their bounds takes less time than to open a file
 _DEPTH = 20_000  # DuckDB allows expressions of 1,000 levels, each of which is several in JSON
 _FILES = fs.LocalFileSystem()
 # Not read ahead: local files are fast, and a file's first rows need not wait for all of it.
 _PARQUET = pads.ParquetFileFormat(default_fragment_scan_options=pads.ParquetFragmentScanOptions(pre_buffer=False))
-_READ_AHEAD = {"batch_readahead": 2, "fragment_readahead": 2}
+_READ_AHEAD: dict[str, int] = {"batch_readahead": 2, "fragment_readahead": 2}
+_FEW_ROWS = 100_000  # read by one thread sooner than by several
 _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "allow_community_extensions": False,
     "allow_persistent_secrets": False,
@@ -104,7 +107,8 @@ class _Table:
             _PARQUET.make_fragment(path, _FILES, partition_expression=self._promise(judged, rows, known))
             for path, rows, known in self.files
         ]
-        return _Source(fragments, self.schema, _PARQUET, _FILES)
+        few = sum(rows for _, rows, _ in self.files) <= _FEW_ROWS
+        return (_Small if few else _Source)(fragments, self.schema, _PARQUET, _FILES)
 
     def _promise(self, judged: Mapping[str, pc.Expression], rows: int, known: Mapping[str, Stats]) -> Any:
         promise = None
@@ -128,6 +132,11 @@ class _Source(pads.FileSystemDataset):  # type: ignore[misc]
         return super().scanner(columns=columns, filter=filter, **_READ_AHEAD)
 
 
+class _Small(pads.FileSystemDataset):  # type: ignore[misc]
+    def scanner(self, columns: list[str] | None = None, filter: pc.Expression | None = None) -> pads.Scanner:
+        return super().scanner(columns=columns, filter=filter, use_threads=False)
+
+
 def _judged(kind: pa.DataType) -> bool:
     """Statistics say nothing of NaN, which DuckDB sorts above all numbers."""
     return not pt.is_floating(kind) and not pt.is_nested(kind)
@@ -146,7 +155,7 @@ class _Cell:
         tree = self._tree("SELECT sum(a) AS b FROM x.y WHERE a > $c")
         self._text(tree)
         self.db.register("rehearsal", pads.dataset(pa.table({"a": [1, 2, 3]})))
-        list(self._answer("SELECT a FROM rehearsal WHERE a > $c ORDER BY a", {"c": 1}))
+        list(_answer(self._bound("SELECT a FROM rehearsal WHERE a > $c ORDER BY a", {"c": 1}), pieces=False))
         self.db.unregister("rehearsal")
 
     def hear(self) -> None:
@@ -159,8 +168,8 @@ class _Cell:
                 case {"bind": tables}:
                     self.tables = {Ref(*ref): _Table.of(given) for ref, given in tables}
                     self.line.say(Kind.SAID)
-                case {"before": before, "after": after, "parameters": values}:
-                    self._run(f"{before}({self.select}){after}", wire.read(values))
+                case {"before": before, "after": after, "parameters": values, "pieces": pieces}:
+                    self._run(f"{before}({self.select}){after}", wire.read(values), pieces=pieces)
         except Hung:
             raise
         except PenstockError as refusal:
@@ -173,15 +182,29 @@ class _Cell:
         parsed = statement.reading(tree).parsed
         self.select = self._text(tree)
         tables = [[ref.schema, ref.table, ref.version] for ref in parsed.tables]
-        return {"tables": tables, "parameters": parsed.parameters}
+        return {
+            "tables": tables,
+            "parameters": parsed.parameters,
+            "only_compared": parsed.only_compared,
+            "repeatable": parsed.repeatable,
+        }
 
-    def _run(self, sql: str, values: Mapping[str, Any]) -> None:
+    def _run(self, sql: str, values: Mapping[str, Any], *, pieces: bool) -> None:
         # What is carried out is read once more: this very text is one SELECT, and of these datasets only.
         reading = statement.reading(self._tree(sql))
         self._show(reading)
-        for message in self._answer(sql, {name: values[name] for name in reading.parameters if name in values}):
+        try:
+            bound = self._bound(sql, {name: values[name] for name in reading.parameters if name in values})
+        except duckdb.Error as cause:
+            self.line.say(Kind.REFUSED, told(cause, of_statement=True))
+            return
+        for message in _answer(bound, pieces=pieces):
             self.line.send(Kind.ARROW, message)
         self.line.say(Kind.DONE)
+
+    def _bound(self, sql: str, values: dict[str, Any]) -> duckdb.DuckDBPyRelation:
+        """The statement with its columns found and its types known. No row has been read."""
+        return self.db.sql(sql, params=values)
 
     def _show(self, reading: Reading) -> None:
         places = {Ref(ref.home, ref.table).key: ref for ref in self.tables}
@@ -193,19 +216,11 @@ class _Cell:
                 continue
             source = f"{ref.home}.{ref.table}"
             self.db.register(source, table.source(columns))
-            self.db.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(ref.home)}")
             self.db.execute(
+                f"CREATE SCHEMA IF NOT EXISTS {quoted(ref.home)}; "
                 f"CREATE OR REPLACE VIEW {quoted(ref.home)}.{quoted(ref.table)} AS FROM temp.main.{quoted(source)}"
             )
             self.shown[ref] = columns
-
-    def _answer(self, sql: str, values: dict[str, Any]) -> Iterator[pa.Buffer]:
-        """The schema and the batches, as messages of Arrow's."""
-        with closing(self.db.sql(sql, params=values).to_arrow_reader(_BATCH_ROWS)) as reader:
-            schema = pa.schema([pa.field(f.name, _plain(f.type), f.nullable) for f in reader.schema])
-            yield schema.serialize()
-            for batch in reader:
-                yield (batch if batch.schema.equals(schema) else batch.cast(schema)).serialize()
 
     def _tree(self, sql: str) -> statement.Tree:
         (told,) = self.db.execute("SELECT json_serialize_sql($sql)", {"sql": sql}).fetchall()[0]
@@ -217,6 +232,18 @@ class _Cell:
         return str(sql)
 
 
+def _answer(bound: duckdb.DuckDBPyRelation, *, pieces: bool) -> Iterator[pa.Buffer]:
+    """The schema and the batches, as messages of Arrow's; small ones, if whoever reads them may stop at any time."""
+    with closing(bound.to_arrow_reader(_FEW_BATCH_ROWS if pieces else _BATCH_ROWS)) as reader:
+        schema = pa.schema([pa.field(f.name, _plain(f.type), f.nullable) for f in reader.schema])
+        yield schema.serialize()
+        for batch in reader:
+            same = batch if batch.schema.equals(schema) else batch.cast(schema)
+            rows = max(1, _PIECE * same.num_rows // max(same.nbytes, 1)) if pieces else max(1, same.num_rows)
+            for start in range(0, same.num_rows, rows):
+                yield same.slice(start, rows).serialize()
+
+
 def _plain(kind: pa.DataType) -> pa.DataType:
     """The type without what needs more than the batch itself: dictionaries, and extensions that others do not know."""
     if isinstance(kind, pa.BaseExtensionType):
@@ -225,6 +252,8 @@ def _plain(kind: pa.DataType) -> pa.DataType:
         return kind.value_type
     if pt.is_list(kind):
         return pa.list_(kind.value_field.with_type(_plain(kind.value_type)))
+    if pt.is_fixed_size_list(kind):
+        return pa.list_(kind.value_field.with_type(_plain(kind.value_type)), kind.list_size)
     if pt.is_struct(kind):
         return pa.struct([inner.with_type(_plain(inner.type)) for inner in kind])
     return kind

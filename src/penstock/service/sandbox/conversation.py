@@ -5,7 +5,7 @@ import os
 import select
 import signal
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -40,11 +40,29 @@ class Relation:
 
 class Cell:
     def __init__(self, limits: Limits, line: Line, ended: int, kill: Callable[[], None]) -> None:
-        self._limits, self._line, self._ended, self._kill = limits, line, ended, kill
+        self._limits, self._line, self._ended, self._end_it = limits, line, ended, kill
+        self._killed = False  # by us
         self._parameters: tuple[str, ...] = ()
 
     def parse(self, sql: str) -> Parsed:
         """What the statement names. It must be one SELECT."""
+        self._say_statement(sql)
+        return self._parsed()
+
+    def bind(self, relations: Mapping[Ref, Relation]) -> None:
+        """Give the statement the datasets that `parse` told of."""
+        self._say_relations(relations)
+        self._answer()
+
+    def prepare(self, sql: str, relations: Mapping[Ref, Relation]) -> Parsed:
+        """Parse and bind in one go, for a statement whose datasets are known."""
+        self._say_statement(sql)
+        self._say_relations(relations)
+        parsed = self._parsed()
+        self._answer()
+        return parsed
+
+    def _say_statement(self, sql: str) -> None:
         if len(sql) > self._limits.sql:
             raise Invalid(
                 "bad_sql", f"the statement has {len(sql):,} characters; at most {self._limits.sql:,} are allowed"
@@ -53,17 +71,19 @@ class Cell:
             raise Invalid(
                 "bad_sql", "the statement holds a character that is no text: NUL, or half of a surrogate pair"
             )
-        told = self._ask({"parse": sql})
+        self._say({"parse": sql})
+
+    def _parsed(self) -> Parsed:
+        told = self._answer()
         try:
             tables = tuple(Ref(str(s), str(t), None if v is None else int(v)) for s, t, v in told["tables"])
             self._parameters = tuple(map(str, told["parameters"]))
+            return Parsed(tables, self._parameters, bool(told["only_compared"]), bool(told["repeatable"]))
         except (TypeError, ValueError, KeyError):
             self._distrust()
-        return Parsed(tables, self._parameters)
 
-    def bind(self, relations: Mapping[Ref, Relation]) -> None:
-        """Give the statement the datasets that `parse` told of."""
-        self._ask({"bind": [[[ref.schema, ref.table, ref.version], _told(each)] for ref, each in relations.items()]})
+    def _say_relations(self, relations: Mapping[Ref, Relation]) -> None:
+        self._say({"bind": [[[ref.schema, ref.table, ref.version], _told(each)] for ref, each in relations.items()]})
 
     def describe(self, parameters: Mapping[str, Any] | None = None) -> pa.Schema:
         """The columns of the statement's rows, without reading any. A parameter that is not given is NULL."""
@@ -72,27 +92,36 @@ class Cell:
         return rows.table().schema
 
     def run(
-        self, before: str = "SELECT * FROM ", after: str = " AS q", parameters: Mapping[str, Any] | None = None
+        self,
+        before: str = "SELECT * FROM ",
+        after: str = " AS q",
+        parameters: Mapping[str, Any] | None = None,
+        most_bytes: int | None = None,
     ) -> "Rows":
-        """Carry out `before (the statement) after`. The rows must be read to their end before the next question."""
+        """Carry out `before (the statement) after`. The rows must be read to their end before the next question.
+
+        With `most_bytes`, a smaller limit than all queries have, rows come in small pieces: who has enough can stop.
+        """
         known = {name.lower(): name for name in self._parameters}  # DuckDB does not mind their case
         given = {known.get(name.lower(), name): value for name, value in (parameters or {}).items()}
         if missing := [name for name in self._parameters if name not in given]:
             raise Invalid("missing_parameter", f"the query needs a value for ${missing[0]}", parameters=missing)
-        self._say({"before": before, "after": after, "parameters": spelled(given)})
+        pieces = most_bytes is not None
+        most = self._limits.bytes if most_bytes is None else min(most_bytes, self._limits.bytes)
+        self._say({"before": before, "after": after, "parameters": spelled(given), "pieces": pieces})
         _, content = self._hear(Kind.ARROW)
         try:
             schema = pa.ipc.read_schema(content)
         except (pa.ArrowException, ValueError, OSError):
             self._distrust()
-        return Rows(schema, self._batches(schema))
+        return Rows(schema, self._batches(schema, most))
 
-    def _batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def _batches(self, schema: pa.Schema, most: int) -> Generator[pa.RecordBatch]:
         rows = size = 0
         finished = False
         try:
             while not finished:
-                kind, content = self._hear(Kind.ARROW, Kind.DONE, most=self._limits.bytes - size)
+                kind, content = self._hear(Kind.ARROW, Kind.DONE, most=most - size, limit=most)
                 finished = kind is Kind.DONE
                 if kind is Kind.ARROW:
                     batch = self._batch(content, schema)
@@ -108,11 +137,14 @@ class Cell:
     def _batch(self, content: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
         try:
             return batch_of(content, schema)
-        except (pa.ArrowException, ValueError, OSError):
+        except (pa.ArrowException, ValueError, OSError) as cause:
+            if "does not fit in precision" in str(cause):
+                self._kill()
+                said = "a whole number has more than 38 digits; cast it to VARCHAR or DOUBLE"
+                raise Invalid("query_failed", f"the query failed: {said}") from None
             self._distrust()
 
-    def _ask(self, question: Any) -> Any:
-        self._say(question)
+    def _answer(self) -> Any:
         _, content = self._hear(Kind.SAID)
         try:
             return json.loads(content.to_pybytes() or b"null")
@@ -125,14 +157,14 @@ class Cell:
         except Hung:
             self._died()
 
-    def _hear(self, *expected: Kind, most: int = MAX_TOLD) -> tuple[Kind, pa.Buffer]:
+    def _hear(self, *expected: Kind, most: int = MAX_TOLD, limit: int | None = None) -> tuple[Kind, pa.Buffer]:
         try:
             kind, content = self._line.receive(most)
         except Hung:
             self._died()
         except TooLong:
             self._kill()
-            raise _too_large(f"{self._limits.bytes:,} bytes") from None
+            raise _too_large(f"{limit or self._limits.bytes:,} bytes") from None
         except ValueError:
             self._distrust()
         if kind is Kind.REFUSED:
@@ -160,8 +192,13 @@ class Cell:
                 return Invalid(reason, message)
         return Invalid("query_failed", f"the query failed: {message}")
 
+    def _kill(self) -> None:
+        self._killed = True
+        self._end_it()
+
     def _died(self) -> NoReturn:
         """It ended without a word: say why, as far as the way it ended tells."""
+        killed = self._killed
         ended = self._end()
         if ended == LATE:
             raise Invalid(
@@ -176,8 +213,10 @@ class Cell:
                 f"the query needed more than {self._limits.cpu_seconds:,} seconds of CPU time; ask for less",
                 cpu_seconds=self._limits.cpu_seconds,
             )
-        if by in (signal.SIGABRT, signal.SIGKILL):  # what becomes of a process that gets no more memory
+        if by == signal.SIGABRT:  # what becomes of a process that gets no more memory
             raise self._out_of_memory()
+        if not killed and (by == signal.SIGKILL or not ended):  # by the machine or its operator, and for nothing it did
+            raise Unavailable("query_interrupted", "the process that the query ran in was ended; try again in a moment")
         raise Invalid("query_failed", "the query failed: DuckDB could not carry it out, and ended")
 
     def _end(self) -> bytes:
@@ -202,12 +241,16 @@ class Cell:
 class Rows:
     """An answer as it comes. What is not read to its end ends the child."""
 
-    def __init__(self, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
+    def __init__(self, schema: pa.Schema, batches: Generator[pa.RecordBatch]) -> None:
         self.schema = schema
         self._batches = batches
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         return self._batches
+
+    def close(self) -> None:
+        """No more of it is wanted."""
+        self._batches.close()
 
     def table(self) -> pa.Table:
         return pa.Table.from_batches(self, self.schema)

@@ -39,6 +39,9 @@ class _Child:
         os.close(self.ended)
 
 
+_LULL = 0.03  # seconds in which nobody asks: the time to make children, which takes as much as several small queries
+
+
 @dataclass(slots=True)
 class _Nursery:
     service: socket.socket
@@ -46,6 +49,7 @@ class _Nursery:
     ready: int
     idle: deque[_Child] = field(default_factory=deque)
     alive: dict[int, _Child] = field(default_factory=dict)
+    lull: float | None = None  # when it will have been quiet for long enough
 
     def run(self) -> None:
         woken, waker = socket.socketpair()
@@ -62,6 +66,9 @@ class _Nursery:
             if self.service in heard and not self._obey(self.service.recv(64).split()):
                 return
             self._hurry()
+            if self.lull is not None and self.lull <= time.monotonic():
+                self.lull = None
+                self._fill(self.ready)
 
     def _obey(self, order: list[bytes]) -> bool:
         match order:
@@ -69,9 +76,10 @@ class _Nursery:
                 return False
             case [b"take"]:
                 self._hand_over(self.idle.popleft() if self.idle else self._fork())
-                self._fill(1)  # the others can wait: to make a child takes longer than a small query
+                self._fill(1)  # the others can wait
             case [b"kill", pid]:
                 self._kill(int(pid))
+        self.lull = time.monotonic() + _LULL
         return True
 
     def _hand_over(self, child: _Child) -> None:
@@ -98,8 +106,9 @@ class _Nursery:
             os.kill(pid, signal.SIGKILL)
 
     def _patience(self) -> float | None:
-        deadlines = [child.deadline for child in self.alive.values() if child.deadline is not None and not child.late]
-        return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
+        moments = [child.deadline for child in self.alive.values() if child.deadline is not None and not child.late]
+        moments += [] if self.lull is None else [self.lull]
+        return max(0.0, min(moments) - time.monotonic()) if moments else None
 
     def _hurry(self) -> None:
         now = time.monotonic()
@@ -117,9 +126,7 @@ class _Nursery:
             with suppress(BrokenPipeError):  # nobody wants to know any more
                 os.write(child.tell, LATE if child.late else str(status).encode())
             os.close(child.tell)
-            if child.deadline is not None:
-                self._fill(self.ready)
-            elif child in self.idle:  # it could not even begin; the next one is made when somebody asks
+            if child in self.idle:  # it could not even begin; the next one is made when somebody asks
                 self.idle.remove(child)
                 child.let_go()
 

@@ -9,35 +9,42 @@ _FILE = re.compile(r"failed to open local file|no such file|parquet magic|readin
 _HIDDEN = re.compile(r"(?<![\w/])(?:file:)?(?:/[^\s'\"/]+){2,}/?|0x[0-9a-fA-F]+")
 _MAX = 500
 
-# Messages of these kinds quote the value that did not fit; what is said instead.
-_QUOTING = {
+# Of these kinds DuckDB's own words are passed on, if it said them when it had read the statement and no row.
+_OF_THE_STATEMENT = {"Parser", "Syntax", "Binder", "Catalog", "Not implemented", "Permission", "Parameter Not Resolved"}
+_UNGIVEN = re.compile(r"Values were not provided for the following parameters", re.IGNORECASE)
+# Messages of others quote the value that did not fit; what is said instead.
+_SAID = {
     "Conversion": "a value could not be converted",
     "Out of Range": "a value is out of range",
     "Mismatch Type": "a value has another type than expected",
     "Invalid type": "a value has another type than expected",
     "Constraint": "a value is not allowed",
     "Invalid Input": "a value is not allowed here, or a function refused it",
+    "Not implemented": "a function does not know a value that it was given",
+    "Binder": "a function could not work with a value that it was given",
+    "Catalog": "a function looked for something that is not there",
+    "Permission": "it is not allowed in a query",
+    "IO": "something could not be read",
+    "Interrupt": "it was interrupted",
 }
-# Those of the kinds above that speak of the statement and not of a value.
-_OF_THE_STATEMENT = re.compile(r"Values were not provided for the following parameters", re.IGNORECASE)
 
 
-def told(cause: BaseException) -> dict[str, Any]:
-    """A reason and a sentence."""
+def told(cause: BaseException, *, of_statement: bool = False) -> dict[str, Any]:
+    """A reason and a sentence. `of_statement`: no row had been read yet."""
     text = str(cause)
     if isinstance(cause, MemoryError) or _MEMORY.search(text):
         return {"reason": "query_out_of_memory"}
     if isinstance(cause, FileNotFoundError) or _FILE.search(text):
         return {"reason": "file_unreadable"}
-    return {"reason": "query_failed", "message": cleaned(text)}
+    return {"reason": "query_failed", "message": cleaned(text, of_statement=of_statement)}
 
 
-def cleaned(text: str) -> str:
+def cleaned(text: str, *, of_statement: bool = False) -> str:
     line = text.strip().partition("\n")[0]
     found = _KIND.search(line)
     if found is None:
         return "DuckDB could not carry it out"
     kind, said = found[1], line[found.end() :]
-    if kind in _QUOTING and not _OF_THE_STATEMENT.match(said):
-        return f"{kind} Error: {_QUOTING[kind]}"
-    return _HIDDEN.sub("…", f"{kind} Error: {said}")[:_MAX]
+    if (of_statement and kind in _OF_THE_STATEMENT) or _UNGIVEN.match(said):
+        return _HIDDEN.sub("…", f"{kind} Error: {said}")[:_MAX]
+    return f"{kind} Error: {_SAID[kind]}" if kind in _SAID else "DuckDB could not carry it out"

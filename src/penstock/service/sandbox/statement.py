@@ -21,8 +21,36 @@ _CLAUSES = {
 _TABLE_FUNCTIONS = {
     "generate_series", "generate_subscripts", "json_each", "json_tree", "range", "repeat", "repeat_row", "unnest",
 }  # fmt: skip
-# They take the inside of an aggregate from a text, or write to DuckDB's log.
-_UNSAFE = {"to_aggregate_state", "finalize", "combine", "write_log"}
+# They take the inside of an aggregate or a statement from a text, or write to DuckDB's log.
+_UNSAFE = {
+    "to_aggregate_state", "finalize", "combine", "write_log",
+    "json_serialize_sql", "json_deserialize_sql", "json_serialize_plan", "json_execute_serialized_sql",
+}  # fmt: skip
+# What answers otherwise when it is asked again: the time, chance, or the state of a connection.
+VOLATILE = frozenset({
+    "age", "ago", "assert_true", "current_catalog", "current_connection_id", "current_database", "current_date",
+    "current_localtime", "current_localtimestamp", "current_query", "current_query_id", "current_schema",
+    "current_schemas", "current_setting", "current_transaction_id", "currval", "error", "gen_random_uuid",
+    "get_current_time", "get_current_timestamp", "getvariable", "in_search_path", "nextval", "now",
+    "pg_conf_load_time", "pg_postmaster_start_time", "pg_sleep", "random", "reservoir_quantile", "setseed", "setval",
+    "sleep_ms", "stats", "today", "transaction_timestamp", "txid_current", "uuid", "uuidv4", "uuidv7", "vector_type",
+    "write_log",
+})  # fmt: skip
+# Those of them that need no parentheses, so that they look like a column.
+VOLATILE_WORDS = frozenset(
+    {
+        "current_catalog",
+        "current_date",
+        "current_schema",
+        "current_time",
+        "current_timestamp",
+        "localtime",
+        "localtimestamp",
+    }
+)
+_CONDITIONS = ("where_clause", "having", "qualify", "condition")  # of a SELECT and of a join
+_LOGIC = {"CONJUNCTION_AND", "CONJUNCTION_OR", "OPERATOR_NOT"}
+_TESTS = {"COMPARE_IN", "COMPARE_NOT_IN", "OPERATOR_IS_NULL", "OPERATOR_IS_NOT_NULL"}
 # Schemas that are DuckDB's own. A dataset may be in one of that name, and is found elsewhere.
 _SYSTEM = {"main", "temp", "system", "memory", "information_schema", "pg_catalog", "recurring"}
 
@@ -52,6 +80,8 @@ class Ref:
 class Parsed:
     tables: tuple[Ref, ...]
     parameters: tuple[str, ...]
+    only_compared: bool = True  # are parameters used in nothing but tests, so that no column's type depends on them?
+    repeatable: bool = True  # does it answer the same when it is asked again?
 
 
 @dataclass(slots=True)
@@ -59,10 +89,14 @@ class Reading:
     tables: dict[Ref, Ref] = field(default_factory=dict)  # by key, in the order in which they are named
     columns: set[str] = field(default_factory=set)  # every word that could be a column's name
     parameters: tuple[str, ...] = ()
+    places: int = 0  # where parameters are used
+    tests: int = 0  # those of them in which one is only compared
+    repeatable: bool = True
 
     @property
     def parsed(self) -> Parsed:
-        return Parsed(tuple(self.tables.values()), self.parameters)
+        only_compared = self.places == self.tests
+        return Parsed(tuple(self.tables.values()), self.parameters, only_compared, self.repeatable)
 
 
 def only(told: Tree) -> Tree:
@@ -104,9 +138,13 @@ def _walk(node: Any, ctes: frozenset[str], found: Reading) -> None:
         case None:
             _check_clause(node, ctes, found)
         case "FUNCTION" | "WINDOW":
-            _check_function(node)
+            _check_function(node, found)
         case "COLUMN_REF":
-            found.columns.update(map(str.lower, node["column_names"]))
+            words = [*map(str.lower, node["column_names"])]
+            found.columns.update(words)
+            found.repeatable &= words[0] not in VOLATILE_WORDS
+        case "PARAMETER":
+            found.places += 1
     for name, inner, seen in _parts(node, ctes):
         if name == "using_columns":
             found.columns.update(map(str.lower, inner))
@@ -130,6 +168,8 @@ def _check_clause(node: Tree, ctes: frozenset[str], found: Reading) -> None:
     kind = node.get("type")
     if not isinstance(kind, str):
         return
+    found.repeatable &= not node.get("sample")
+    found.tests += sum(_compared(node[name]) for name in _CONDITIONS if node.get(name))
     if kind == "TABLE_FUNCTION":
         name = node["function"].get("function_name", "").lower()
         if name not in _TABLE_FUNCTIONS:
@@ -143,8 +183,28 @@ def _check_clause(node: Tree, ctes: frozenset[str], found: Reading) -> None:
         raise Invalid("not_one_select", f"a query only selects from datasets; {kind.lower()} is not available in it")
 
 
-def _check_function(node: Tree) -> None:
+def _compared(node: Tree) -> int:
+    """How many parameters a condition does nothing with but compare them.
+
+    Elsewhere it is not enough that they are compared: `round(amount, ($n > 1)::INT)` has a type that depends on $n.
+    """
+    match node:
+        case {"type": kind, "children": children} if kind in _LOGIC:
+            return sum(map(_compared, children))
+        case {"class": "COMPARISON", "left": left, "right": right}:
+            operands = [left, right]
+        case {"class": "BETWEEN", "input": asked, "lower": lower, "upper": upper}:
+            operands = [asked, lower, upper]
+        case {"type": kind, "children": operands} if kind in _TESTS:
+            pass
+        case _:
+            return 0
+    return sum(operand["class"] == "PARAMETER" for operand in operands)
+
+
+def _check_function(node: Tree, found: Reading) -> None:
     name = node["function_name"].lower()
+    found.repeatable &= name not in VOLATILE
     if name in _UNSAFE or name.startswith("__internal") or node.get("export_state"):
         raise Invalid("bad_sql", f"the function {name!r} is not available in a query")
 

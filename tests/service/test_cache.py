@@ -1,0 +1,55 @@
+"""What is kept takes no more memory than it may, whatever it is."""
+
+import sys
+from collections.abc import Callable, Hashable
+
+import pytest
+
+from penstock.service.cache import Cache
+
+ENTRY = 1_000  # about what an entry takes besides its key and value
+
+
+@pytest.mark.parametrize(
+    ("key", "size"),
+    [
+        (lambda n: n, 0),
+        (lambda n: ("x" * 10_000, n), 0),
+        (lambda n: (1, (2, ("x" * 10_000, n))), 0),
+        (lambda n: n, 700),
+    ],
+    ids=["values of nothing", "long keys", "long keys inside", "values"],
+)
+def test_a_cache_keeps_to_its_bytes(key: Callable[[int], Hashable], size: int) -> None:
+    cache = Cache[int](1 << 20)
+    for n in range(5_000):
+        cache.put(key(n), n, size)
+    one = ENTRY + size + (10_000 if isinstance(key(0), tuple) else 0)
+    assert 1 < len(cache) <= (1 << 20) // one
+    assert cache.get(key(4_999)) == 4_999
+    assert cache.get(key(0)) is None
+
+
+def test_what_nobody_asks_for_goes_first() -> None:
+    cache = Cache[str](8 * (ENTRY + sys.getsizeof(1) + 10))
+    for n in range(8):
+        cache.put(n, "x", 0)
+        cache.get(0)
+    for n in range(8, 12):
+        cache.put(n, "x", 0)
+    assert [n for n in range(12) if cache.get(n)] == [0, *range(5, 12)]
+
+
+def test_one_answer_never_takes_all_room() -> None:
+    cache = Cache[str](100_000)
+    cache.put("large", "x", 26_000)
+    cache.put("x" * 26_000, "x", 0)
+    cache.put("small", "x", 23_000)
+    assert [cache.get(key) for key in ("large", "x" * 26_000, "small")] == [None, None, "x"]
+
+
+def test_a_new_answer_takes_the_place_of_the_old() -> None:
+    cache = Cache[int](10_000)
+    for n in range(100):
+        cache.put("key", n, 1_000)
+    assert (len(cache), cache.get("key")) == (1, 99)

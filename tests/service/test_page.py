@@ -1,0 +1,87 @@
+"""A page holds the first rows that fit, and nothing of the others."""
+
+from collections.abc import Generator
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import Invalid
+from penstock.service.page import Page, weight
+from penstock.service.sandbox import Rows
+
+
+class Child:
+    """Batches that come one by one, and how many of them were asked for."""
+
+    def __init__(self, *parts: list[str]) -> None:
+        self.batches = [pa.record_batch({"s": part}) for part in parts]
+        self.heard, self.ended = 0, False
+        self.rows = Rows(pa.schema([("s", pa.string())]), self._tell())
+
+    def _tell(self) -> Generator[pa.RecordBatch]:
+        try:
+            for batch in self.batches:
+                self.heard += 1
+                yield batch
+        finally:
+            self.ended = True
+
+
+def taken(child: Child, top: float, most: int | None) -> tuple[list[str], bool]:
+    page = Page(child.rows, top, most)
+    return [text for batch in page for text in batch.column(0).to_pylist()], page.more
+
+
+def test_who_has_enough_hears_no_more() -> None:
+    child = Child(["a"] * 10, ["b"] * 10, ["c"] * 10)
+    assert taken(child, 12, None) == (["a"] * 10 + ["b"] * 2, True)
+    assert (child.heard, child.ended) == (2, True)
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=6), max_size=4), st.integers(0, 20), st.integers(60, 400)
+)
+def test_rows_are_the_first_that_fit(sizes: list[list[int]], top: int, most: int) -> None:
+    texts = [["x" * size for size in part] for part in sizes]
+    everything = [text for part in texts for text in part]
+    rows, more = taken(Child(*texts), top, most)
+    assert rows == everything[: len(rows)]
+    assert more == (len(rows) < len(everything))
+    assert len(rows) <= top
+    if more and len(rows) < top:  # one more would have been too much
+        assert weight(pa.record_batch({"s": everything[: len(rows) + 1]})) + 8 * len(texts) > most
+
+
+def test_a_row_that_no_page_can_hold_is_refused_when_its_turn_comes() -> None:
+    parts = ["a", "x" * 1000, "b"]
+    assert taken(Child(parts), 10, 100) == (["a"], True)
+    with pytest.raises(Invalid, match="one row has more than 100 bytes") as refusal:
+        taken(Child(parts[1:]), 10, 100)
+    assert refusal.value.reason == "query_too_large"
+    assert taken(Child(parts[1:]), 0, 100) == ([], True)
+
+
+def test_what_is_left_out_is_not_kept() -> None:
+    (kept,) = Page(Child(["a", "x" * 1_000_000]).rows, 1, None)
+    assert kept.to_pydict() == {"s": ["a"]}
+    assert kept.get_total_buffer_size() < 1_000
+
+
+VALUES = {
+    "bits": pa.array([[True] * 1000] * 10),
+    "nulls": pa.nulls(10_000),
+    "a fixed number": pa.array([[1] * 1000] * 10, pa.list_(pa.int8(), 1000)),
+    "structs": pa.array([{"a": [True] * 1000}] * 10),
+    "a map": pa.array([[("k", [True] * 1000)]] * 10, pa.map_(pa.string(), pa.list_(pa.bool_()))),
+}
+
+
+@pytest.mark.parametrize("column", VALUES.values(), ids=VALUES.keys())
+def test_small_values_count_for_what_they_are_as_text(column: pa.Array) -> None:
+    whole = pa.record_batch([column], names=["c"])
+    assert whole.nbytes < 20_000
+    assert weight(whole) >= 40_000
+    half = whole.slice(len(column) // 2)
+    assert weight(half) == pytest.approx(weight(whole) / 2, rel=0.1)
