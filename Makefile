@@ -43,6 +43,7 @@ bench: $(BENCH)    ## measure, beside others, in one run
 	@$(BIN)/python bench/pipeline.py
 	@$(BIN)/python bench/registry.py
 	@$(BIN)/python bench/queries.py
+	@$(BIN)/python bench/flight.py
 
 docs: $(READY)     ## write the generated pages
 	@$(BIN)/python -m tools.docs

@@ -22,9 +22,7 @@ from pathlib import Path
 from statistics import median
 
 import duckdb
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 
@@ -38,7 +36,7 @@ from penstock.engines.duckdb import odata
 from penstock.lake import DatasetAt, Lake
 from penstock.service import queries, schemas
 from penstock.service.sandbox import File, Ref, Relation, Sandbox
-from rows import table
+from rows import wide
 
 SMALL, LARGE = "bench.small", "bench.large"
 FIELDS = (
@@ -85,7 +83,7 @@ def prepare(settings: Settings, numbers: Numbers) -> None:
         payload = {"name": "rows", "type_id": gts.QUERY_RETURNS, "fields": promise}
         schema = schemas.create(lake.workspace, lake.caller, payload).id
         for name, rows in ((SMALL, numbers.small), (LARGE, numbers.large)):
-            lake.create(name, _wide(rows))
+            lake.create(name, wide(rows))
             query = {
                 "name": name,
                 "sql": SELECTS[name].format(name),
@@ -95,16 +93,9 @@ def prepare(settings: Settings, numbers: Numbers) -> None:
             queries.create(lake.workspace, lake.caller, query, lake.results.inspected(lake.caller))
 
 
-def _wide(count: int) -> pa.Table:
-    """Ten columns: a day besides, and a note that every third row has."""
-    rows = table(count)
-    notes = pc.if_else(pa.array(np.arange(count) % 3 == 0), rows["city"], None)
-    return rows.append_column("day", rows["taken"].cast(pa.date32())).append_column("note", notes)
-
-
 @contextmanager
 def serving(settings: Settings, log: Path) -> Iterator[http.client.HTTPConnection]:
-    words = ["serve", "--dev", "--http-port", "0", "--json", "--workspace", str(settings.workspace)]
+    words = ["serve", "--dev", "--http-port", "0", "--no-flight", "--json", "--workspace", str(settings.workspace)]
     command = [sys.executable, "-c", "from penstock.cli import main; main()", *words]
     with log.open("w") as told, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=told) as process:
         try:

@@ -41,6 +41,13 @@ def table(count: int, start: int = 0) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=SCHEMA)
 
 
+def wide(count: int, start: int = 0) -> pa.Table:
+    """Ten columns: a day besides, and a note that every third row has."""
+    rows = table(count, start)
+    notes = pc.if_else(pa.array(np.arange(count) % 3 == 0), rows["city"], None)
+    return rows.append_column("day", rows["taken"].cast(pa.date32())).append_column("note", notes)
+
+
 def stream(count: int, *, step: int = 100_000) -> pa.RecordBatchReader:
     """Many rows, made as they are asked for."""
 

@@ -7,7 +7,10 @@ import shutil
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -59,13 +62,16 @@ def test_the_first_session_of_the_readme_runs_as_written(tmp_path: Path) -> None
 
 def test_the_python_of_the_readme_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {}
-    for block in blocks("README.md", "python"):
-        exec(block, names)
+    names: dict[str, Any] = {}
+    with _served(tmp_path, _at_home(tmp_path)) as told:
+        for block in blocks("README.md", "python"):
+            exec(block.replace("grpc://127.0.0.1:8815", told["flight"]), names)
+        names["client"].close()
     lake, ds = names["lake"], names["ds"]
-    assert ds.version == 4  # type: ignore[attr-defined]
-    assert ds.to_arrow(where="amount > 100").num_rows == 1  # type: ignore[attr-defined]
-    lake.close()  # type: ignore[attr-defined]
+    assert ds.version == 5
+    assert ds.to_arrow(where="amount > 100").num_rows == 1
+    assert lake.dataset("finance.log").to_arrow()["text"].to_pylist()[-1] == "removed 2"
+    lake.close()
 
 
 def test_the_python_of_the_page_on_merge_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,22 +88,30 @@ def test_the_page_on_rest_runs_as_written(tmp_path: Path) -> None:
     if not shutil.which("curl"):
         not_tested("the commands of docs/rest.md did not run", "curl is not installed (apt-get install curl)")
     _needs_java()
-    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(tmp_path)}
-    serve = ["penstock", "serve", "--dev", "--workspace", "lake", "--http-port", "0", "--json"]
-    with subprocess.Popen(serve, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
-        assert server.stdout
-        try:
-            told = b"".join(iter(server.stdout.readline, b"}\n")) + b"}"
-            session = "\n".join(block for block in blocks("docs/rest.md", "sh") if "$AT" in block)
-            session = session.replace("http://127.0.0.1:8080", json.loads(told)["http"])
-            run = subprocess.run(["sh", "-e", "-c", session], cwd=tmp_path, env=env, capture_output=True, text=True)
-        finally:
-            server.terminate()
+    env = _at_home(tmp_path)
+    with _served(tmp_path, env) as told:
+        session = "\n".join(block for block in blocks("docs/rest.md", "sh") if "$AT" in block)
+        session = session.replace("http://127.0.0.1:8080", told["http"])
+        run = subprocess.run(["sh", "-e", "-c", session], cwd=tmp_path, env=env, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     assert "Type mismatch for field total" in run.stdout
     assert '"state": "DEPRECATED"' in run.stdout
     assert pq.read_table(tmp_path / "sales.parquet").num_rows == 4
     assert json.loads((tmp_path / "run.json").read_text())["state"] == "succeeded"
+
+
+def test_the_python_of_the_page_on_flight_runs_as_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, Any] = {}
+    with _served(tmp_path, _at_home(tmp_path)) as told:
+        for block in blocks("docs/flight.md", "python"):
+            exec(block.replace("grpc://127.0.0.1:8815", told["flight"]), names)
+        with names["client"] as client, names["flight"]:
+            [orders] = [table for table in client.tables() if table.name == "shop.orders"]
+            assert orders.rows == client.read("shop.orders").read_all().num_rows == 1
+            assert client.read("shop.archive").read_all().to_pydict() == {"id": [1, 3], "total": [10.0, 3.25]}
+    assert capsys.readouterr().out == "column_mismatch column mismatch: table has 2 columns, input has 1\n"
+    assert names["totals"].to_pydict() == {"total": [1.0, 2.0]}
+    assert json.loads(names["deleted"].body.to_pybytes()) == {"status": "success", "affected_rows": 2}
 
 
 def test_the_page_on_pipelines_runs_as_written(tmp_path: Path) -> None:
@@ -106,7 +120,7 @@ def test_the_page_on_pipelines_runs_as_written(tmp_path: Path) -> None:
     run = subprocess.run(
         ["sh", "-e", "-c", session],
         cwd=tmp_path,
-        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(tmp_path)},
+        env=_at_home(tmp_path),
         capture_output=True,
         text=True,
     )
@@ -114,6 +128,23 @@ def test_the_page_on_pipelines_runs_as_written(tmp_path: Path) -> None:
     assert '"rows_appended": 2' in run.stdout
     assert "finance.ledger is at version 2" in run.stderr
     assert "9,4100,90" in run.stdout
+
+
+@contextmanager
+def _served(folder: Path, env: dict[str, str]) -> Iterator[dict[str, str]]:
+    """A service of its own, on ports that are free: what it tells of itself."""
+    ports = ["--http-port", "0", "--flight-port", "0"]
+    serve = ["penstock", "serve", "--dev", "--workspace", "lake", *ports, "--json"]
+    with subprocess.Popen(serve, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
+        assert server.stdout
+        try:
+            yield json.loads(b"".join(iter(server.stdout.readline, b"}\n")) + b"}")
+        finally:
+            server.terminate()
+
+
+def _at_home(folder: Path) -> dict[str, str]:
+    return {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(folder)}
 
 
 def _needs_java() -> None:

@@ -110,7 +110,7 @@ class Tables:
                 yield messages.of_schema(source.schema, descriptor.SerializeToString())
                 for batch in source:
                     yield from messages.of_batch(batch, _MESSAGE_BYTES)
-            except BaseException as error:  # gRPC would tell of it as of any broken stream
+            except Exception as error:  # gRPC would tell of it as of any broken stream
                 trouble.append(error)
                 raise
 

@@ -1,0 +1,373 @@
+"""What rows cost over Arrow Flight: many in one stream, one at a time from many clients, and changed by their ids.
+
+Penstock is a real `penstock serve --dev`, asked by pyarrow's client. Streams stand beside a bare Flight server of
+pyarrow's in a process of its own, which writes and reads the same Parquet without a catalog or a flush. Inserts of one
+row come from processes that each have a connection, and stand beside as many processes that append with deltalake.
+Updates stand beside deltalake's merge on the same files. All take turns; what each leaves behind is checked.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+import pyarrow.flight as fl
+
+import flighters
+from flighters import connect, get, put, update
+from measure import Grid, Report, interleaved, median_and_p99, seconds
+from rows import SCHEMA, table, wide
+
+# Penstock and deltalake are imported where they are used: processes that only insert import this file, too.
+
+OURS, BARE, DELTA = "Penstock", "bare", "deltalake"
+NOT_STREAMED = "deltalake, source not streamed"
+WRITTEN, READ = "bench.written", "bench.read"
+INSERT, GET = "INSERT", "DoGet"
+BATCH_ROWS = 64 << 10
+FILES, IDS = 20, 100
+TWO, ALL = f"in 2 of {FILES} files", f"in all {FILES} files"
+THROUGHPUT, MANY_CLIENTS = 0.8, 5.0  # what is wanted: of the bare server's throughput, times deltalake's appends
+FASTER = {TWO: 2.0, ALL: 1.0}
+
+
+@dataclass(frozen=True)
+class Numbers:
+    streamed: int  # rows of a stream
+    rounds: int
+    clients: tuple[int, ...]
+    writing: float  # seconds that clients write
+    turns: int  # that so many clients have
+    rows: int  # of the table that is updated
+    updates: int
+
+
+FULL = Numbers(2_000_000, rounds=7, clients=(1, 8, 32), writing=10, turns=3, rows=5_000_000, updates=5)
+QUICK = Numbers(300_000, rounds=2, clients=(1, 4), writing=2, turns=1, rows=200_000, updates=1)
+
+
+# The places.
+
+
+@contextmanager
+def serving(workspace: Path, log: Path) -> Iterator[str]:
+    words = ["serve", "--dev", "--http-port", "0", "--flight-port", "0", "--json", "--workspace", str(workspace)]
+    command = [sys.executable, "-c", "from penstock.cli import main; main()", *words]
+    with log.open("w") as told, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=told) as process:
+        try:
+            assert process.stdout
+            lines = iter(process.stdout.readline, b"}\n")
+            yield json.loads(b"".join(lines) + b"}")["flight"]
+        finally:
+            process.terminate()
+
+
+@contextmanager
+def serving_bare(place: Path, like: Sequence[str]) -> Iterator[str]:
+    context = get_context("spawn")
+    heard, told = context.Pipe(duplex=False)
+    process = context.Process(target=flighters.serve_bare, args=(str(place), like, told))
+    process.start()
+    try:
+        yield f"grpc://127.0.0.1:{heard.recv()}"
+    finally:
+        process.terminate()
+        process.join()
+
+
+@dataclass
+class Ground:
+    folder: Path
+    lake: Any  # the workspace that is served, opened in this process, which flushes nothing
+    client: fl.FlightClient
+    address: str
+
+    def make(self, name: str, pieces: Sequence[pa.Table | str]) -> list[str]:
+        """A dataset with a file for each piece: the paths of the files."""
+        dataset = self.lake.create(name, pieces[0])
+        for piece in pieces[1:]:
+            dataset.append(piece)
+        paths = dataset.now().paths()
+        assert len(paths) == len(pieces)
+        return list(paths)
+
+
+# Many rows in one stream.
+
+
+def streams(ground: Ground, bare: fl.FlightClient, rows: pa.Table, numbers: Numbers) -> dict[tuple[str, str], Any]:
+    batches = rows.combine_chunks().to_batches(max_chunksize=BATCH_ROWS)
+    asked = {OURS: ground.client, BARE: bare}
+
+    def inserted(client: fl.FlightClient) -> float:
+        os.sync()  # what others left to be written is not to be written in this one's time
+        return seconds(lambda: put(client, WRITTEN, batches))
+
+    def read(client: fl.FlightClient) -> float:
+        found: list[int] = []
+        taken = seconds(lambda: found.extend(batch.num_rows for batch in get(client, READ)))
+        assert sum(found) == rows.num_rows
+        return taken
+
+    for client in asked.values():
+        inserted(client)
+        read(client)
+    _assert_alike(ground, rows)
+    jobs = {(INSERT, who): partial(inserted, client) for who, client in asked.items()}
+    jobs |= {(GET, who): partial(read, client) for who, client in asked.items()}
+    return interleaved(jobs, numbers.rounds)
+
+
+def _assert_alike(ground: Ground, rows: pa.Table) -> None:
+    """Both have written all rows, in the same way."""
+    ours, bare = ground.lake.dataset(WRITTEN).now().paths()[-1], str(ground.folder / "bare.parquet")
+    assert pads.dataset([bare]).to_table().equals(rows.cast(pads.dataset([bare]).schema))
+    assert ground.lake.dataset(WRITTEN).to_arrow()["id"].equals(rows["id"])
+    assert flighters.dictionaries(ours) == flighters.dictionaries(bare)
+
+
+def _told_streams(took: dict[tuple[str, str], list[float]], rows: pa.Table, numbers: Numbers) -> Grid:
+    size = rows.nbytes / 1e6
+    lines = []
+    for (what, who), times in took.items():
+        floor = took[what, BARE]
+        ratios = [min(floor) / min(times), median(floor) / median(times)]
+        judged = [*(f"{r:.2f}" for r in ratios), f"from {THROUGHPUT}", _yes(ratios[1] >= THROUGHPUT)]
+        rate = f"{size / median(times):,.0f}"
+        lines.append(
+            [
+                f"{what}, {who}",
+                f"{min(times):.2f}",
+                f"{median(times):.2f}",
+                rate,
+                *(judged if who == OURS else [""] * 4),
+            ]
+        )
+    return Grid(
+        f"Seconds for {rows.num_rows:,} rows of {rows.num_columns} columns ({size:,.0f} MB) in one stream of batches of "
+        f"{BATCH_ROWS:,} rows; {numbers.rounds} rounds",
+        ["", "best", "median", "MB/s", "throughput by best", "by median", "wanted", "holds"],
+        lines,
+    )
+
+
+# One row at a time.
+
+
+def small(ground: Ground, numbers: Numbers) -> dict[tuple[int, str], list[flighters.Wrote]]:
+    from deltalake import DeltaTable
+
+    found: dict[tuple[int, str], list[flighters.Wrote]] = {}
+    number = count()
+
+    def run(clients: int, who: str) -> float:
+        name = f"small_{next(number)}"
+        if who == OURS:
+            ground.lake.create(f"bench.{name}", SCHEMA.empty_table())
+            wrote = flighters.side_by_side(
+                flighters.over_flight, (ground.address, f"bench.{name}"), clients, numbers.writing
+            )
+            there = ground.lake.dataset(f"bench.{name}").now().num_rows
+        else:
+            place = str(ground.folder / name)
+            DeltaTable.create(place, SCHEMA)
+            wrote = flighters.side_by_side(flighters.by_deltalake, (place,), clients, numbers.writing)
+            there = DeltaTable(place).count()
+        assert there == len(wrote.took) + 2 * clients, "what was acknowledged is not there"  # the first, and the last
+        found.setdefault((clients, who), []).append(wrote)
+        return numbers.writing
+
+    interleaved(
+        {(clients, who): partial(run, clients, who) for clients in numbers.clients for who in (OURS, DELTA)},
+        numbers.turns,
+    )
+    return found
+
+
+def _told_small(found: dict[tuple[int, str], list[flighters.Wrote]], numbers: Numbers) -> Grid:
+    lines = []
+    for clients in numbers.clients:
+        rates = {who: median(wrote.rate for wrote in found[clients, who]) for who in (OURS, DELTA)}
+        cells = []
+        for who, rate in rates.items():
+            took = [each for wrote in found[clients, who] for each in wrote.took]
+            cells += [f"{rate:,.1f}", *median_and_p99(took)]
+        ratio = rates[OURS] / rates[DELTA]
+        judged = (
+            [f"from {MANY_CLIENTS:.0f}", _yes(ratio >= MANY_CLIENTS)] if clients == max(numbers.clients) else ["", ""]
+        )
+        lines.append([str(clients), *cells, f"{ratio:.1f}", *judged])
+    ours = [f"{OURS}: {word}" for word in ("inserts/s", "p50", "p99")]
+    theirs = [f"{DELTA}: {word}" for word in ("appends/s", "p50", "p99")]
+    return Grid(
+        f"Inserts of one row a second, durable, and milliseconds of each; clients are processes; "
+        f"{numbers.turns} × {numbers.writing:.0f} s",
+        ["clients", *ours, *theirs, "ratio", "wanted", "holds"],
+        lines,
+    )
+
+
+# Rows changed by their ids.
+
+
+def updates(ground: Ground, numbers: Numbers) -> dict[tuple[str, str], list[float]]:
+    each = numbers.rows // FILES
+    paths = ground.make("bench.first", [table(each, number * each) for number in range(FILES)])
+    delta = _as_delta(ground.folder / "delta", paths)
+    [first] = [batch["rowid"][0].as_py() for batch in get(ground.client, "bench.first", filter="id = 0", rowid=True)]
+    number = count()
+
+    def ours(source: pa.Table) -> float:
+        name = f"bench.updated_{next(number)}"
+        ground.make(name, paths)
+        ids = [first + key for key in source["id"].to_pylist()]
+        os.sync()
+        taken = seconds(lambda: update(ground.client, name, ids, source))
+        _assert_updated(ground.lake.dataset(name).now().paths(), source, numbers.rows)
+        return taken
+
+    def theirs(streamed: bool, source: pa.Table) -> float:
+        place = ground.folder / f"delta_{next(number)}"
+        shutil.copytree(delta, place, copy_function=os.link)  # nobody writes into a file that is there
+        os.sync()
+        taken = seconds(lambda: _merge(str(place), source, streamed))
+        _assert_updated(_live(place), source, numbers.rows)
+        shutil.rmtree(place)
+        return taken
+
+    jobs: dict[tuple[str, str], Callable[[], float]] = {}
+    for shape, files in ((TWO, [FILES // 4, FILES * 2 // 3]), (ALL, range(FILES))):
+        keys = np.concatenate([file * each + _spread(IDS // len(files), each) for file in files])
+        source = table(IDS, numbers.rows * 2).set_column(0, SCHEMA.field("id"), pa.array(keys))
+        jobs[shape, OURS] = partial(ours, source)
+        jobs[shape, DELTA] = partial(theirs, True, source)
+        jobs[shape, NOT_STREAMED] = partial(theirs, False, source)
+    return interleaved(jobs, numbers.updates)
+
+
+def _as_delta(place: Path, paths: Sequence[str]) -> Path:
+    """The very same files with a Delta log beside them."""
+    from deltalake import convert_to_deltalake
+
+    place.mkdir()
+    for path in paths:
+        os.link(path, place / Path(path).name)
+    convert_to_deltalake(str(place))
+    return place
+
+
+def _merge(place: str, source: pa.Table, streamed: bool) -> None:
+    from deltalake import DeltaTable, WriterProperties
+
+    told = (
+        DeltaTable(place)
+        .merge(
+            source,
+            "target.id = source.id",
+            "source",
+            "target",
+            streamed_exec=streamed,
+            writer_properties=WriterProperties(compression=flighters.CODEC.upper()),
+        )
+        .when_matched_update_all()
+        .execute()
+    )
+    assert told["num_target_rows_updated"] == source.num_rows
+
+
+def _live(place: Path) -> list[str]:
+    from deltalake import DeltaTable
+
+    return DeltaTable(place).file_uris()
+
+
+def _assert_updated(paths: Sequence[str], source: pa.Table, rows: int) -> None:
+    dataset = pads.dataset(list(paths), schema=SCHEMA)  # deltalake writes views of text
+    found = dataset.to_table(SCHEMA.names, filter=pc.field("id").isin(source["id"].combine_chunks()))
+    assert dataset.count_rows() == rows
+    assert found.sort_by("id").equals(source.sort_by("id"))
+
+
+def _spread(amount: int, within: int) -> np.ndarray:
+    return np.arange(amount, dtype=np.int64) * within // amount
+
+
+def _told_updates(took: dict[tuple[str, str], list[float]], numbers: Numbers) -> Grid:
+    lines = []
+    for (shape, who), times in took.items():
+        judged = [""] * 4
+        if who == OURS:
+            peers = [took[shape, DELTA], took[shape, NOT_STREAMED]]
+            ratios = [min(map(of, peers)) / of(times) for of in (min, median)]
+            judged = [*(f"{r:.2f}" for r in ratios), f"from {FASTER[shape]:.0f}", _yes(ratios[1] >= FASTER[shape])]
+        lines.append([f"{shape}: {who}", f"{min(times):.3f}", f"{median(times):.3f}", *judged])
+    return Grid(
+        f"Seconds to update {IDS} rows of {numbers.rows:,}; {numbers.updates} rounds. Ratios: the faster deltalake ÷ Penstock",
+        ["rows lie", "best", "median", "ratio by best", "by median", "wanted", "holds"],
+        lines,
+    )
+
+
+def _yes(holds: bool) -> str:
+    return "yes" if holds else "no"
+
+
+def measure(report: Report, numbers: Numbers, folder: Path, only: Sequence[str]) -> None:
+    import penstock
+    from penstock.config import Settings
+
+    settings = Settings(workspace=folder / "lake", durable=False)
+    with (
+        penstock.open(create=True, settings=settings) as lake,
+        serving(settings.workspace, folder / "log") as address,
+        connect(address) as client,
+    ):
+        ground = Ground(folder, lake, client, address)
+        if "streams" in only:
+            rows = wide(numbers.streamed)
+            paths = ground.make(READ, [rows])
+            lake.create(WRITTEN, rows.schema.empty_table())
+            with serving_bare(folder / "bare.parquet", paths) as place, connect(place) as bare:
+                report.add(_told_streams(streams(ground, bare, rows, numbers), rows, numbers))
+        if "small" in only:
+            report.add(_told_small(small(ground, numbers), numbers))
+        if "updates" in only:
+            report.add(_told_updates(updates(ground, numbers), numbers))
+
+
+def main() -> None:
+    asked = _options()
+    packages = ["pyarrow", "grpcio", "deltalake", "sqlalchemy"]
+    report = Report("flight", "Rows over Arrow Flight", packages, quick=asked.quick)
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=asked.folder) as folder:
+        measure(report, QUICK if asked.quick else FULL, Path(folder), asked.only)
+    print(f"\nalso in {report.save()}")
+
+
+def _options() -> argparse.Namespace:
+    parts = ("streams", "small", "updates")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="few clients and fewer rows, to see that it runs")
+    parser.add_argument("--only", nargs="+", choices=parts, default=parts, help="these parts, and not the others")
+    parser.add_argument("--folder", help="where the tables are made for a while (a disk, not a memory file system)")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
