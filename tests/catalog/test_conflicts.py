@@ -18,6 +18,8 @@ WRITES: dict[str, Callable[[Dataset], object]] = {
     "append": lambda ds: ds.append({"id": [7], "word": ["seven"]}),
     "overwrite": lambda ds: ds.overwrite({"id": [8], "word": ["eight"]}),
     "merge": lambda ds: ds.merge({"id": [1, 7], "word": ["uno", "sette"]}, "id"),
+    "update": lambda ds: ds.update([1], ds.to_arrow(where="id = 1")),
+    "delete": lambda ds: ds.delete([2]),
     "alter": lambda ds: ds.alter(add={f"c{next(_fresh)}": "int64"}),
     "compact": lambda ds: ds.compact(),
     "drop": lambda ds: ds.drop(),
@@ -48,12 +50,13 @@ def test_the_second_writer_hears_what_the_table_says(numbers: Dataset, first: st
         assert not pending
     assert heard == said
     if "drop" not in (first, second):
-        ids = [1, 2, 3, 4]
-        for write, happened in ((first, True), (second, said == "done")):
-            ids = _ids_after(write, ids) if happened else ids
+        ids, versions = [1, 2, 3, 4], 2
+        for write in (first, second) if said == "done" else (first,):
+            versions += write != "delete" or 2 in ids  # to delete nothing makes no version
+            ids = _ids_after(write, ids)
         assert sorted(numbers.to_arrow()["id"].to_pylist()) == ids
         assert numbers.num_rows == len(ids)
-        assert numbers.version == 4 if said == "done" else 3
+        assert numbers.version == versions
 
 
 def _ids_after(write: str, ids: list[int]) -> list[int]:
@@ -64,6 +67,8 @@ def _ids_after(write: str, ids: list[int]) -> list[int]:
             return [8]
         case "merge":
             return sorted([*ids, *({1, 7} - set(ids))])
+        case "delete":
+            return [id for id in ids if id != 2]
     return ids
 
 

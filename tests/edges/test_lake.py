@@ -330,3 +330,23 @@ def test_errors_travel_between_processes() -> None:
     error = Conflict("stale_version", "moved", dataset="a.b", base=3)
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), again.facts()) == (Conflict, error.facts())
+
+
+def test_rows_are_updated_and_deleted_by_their_ids(numbers: Dataset, lake: Lake) -> None:
+    edited = numbers.update([2, 1], [{"id": 20, "word": "TWO"}, {"id": 10, "word": "ONE"}], returning=True)
+    assert edited.affected == 2
+    assert edited.returned is not None
+    assert edited.returned.to_pylist()[0] == {"id": 20, "word": "TWO", "rowid": 2}
+    assert numbers.delete(numbers.to_arrow(where="id = 3", row_ids=True)["rowid"]).affected == 1
+    with lake.transaction() as tx:
+        tx.append(numbers, {"id": [4], "word": ["four"]})
+        tx.update(numbers, [1], {"id": [11], "word": ["eleven"]})
+        assert tx.delete(numbers, pa.array([2, 99])).affected == 1
+    rows = numbers.to_arrow(row_ids=True).sort_by("rowid").to_pylist()
+    assert rows == [{"id": 11, "word": "eleven", "rowid": 1}, {"id": 4, "word": "four", "rowid": 4}]
+    for wrong in (["x"], [1.5], [None], [2**63]):
+        with pytest.raises(penstock.Invalid) as refusal:
+            numbers.delete(wrong)
+        assert refusal.value.reason == "bad_row_ids"
+    with pytest.raises(penstock.NotFound):
+        numbers.update([99], {"id": [1], "word": ["one"]})

@@ -3,10 +3,13 @@
 from types import TracebackType
 from uuid import UUID
 
+import pyarrow as pa
+
 from penstock.core.caller import Caller
 from penstock.core.change import Change, Receipt
 from penstock.core.merge import Merged
 from penstock.errors import Unsupported
+from penstock.service.edits import Edited, Editing
 from penstock.service.merge import Asked, Merging
 from penstock.service.source import Rows, Source
 from penstock.service.working import Working
@@ -44,6 +47,17 @@ class Transaction:
         with Merging(self._ws, self._caller, self._stage, rows, asked) as merging:
             self._apply(working, merging.change(working))
             return merging.merged
+
+    def edit(self, dataset: UUID, ids: pa.Array, rows: pa.Table | None, *, returning: bool = False) -> Edited:
+        """Update rows by their ids; with `rows` None, delete them."""
+        working = self._working(dataset)
+        editing = Editing(self._ws, self._caller, self._stage, ids, rows, returning=returning)
+        self._apply(working, editing.change(working))
+        return editing.edited
+
+    def schema(self, dataset: UUID) -> pa.Schema:
+        """The columns that a dataset has by now."""
+        return self._working(dataset).schema
 
     def __enter__(self) -> "Transaction":
         self._assert_open()
