@@ -9,6 +9,7 @@ with penstock.flight_client("grpc://localhost:8815", token="…") as client:
 
 import base64
 import json
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -237,7 +238,10 @@ def _ids(given: Any) -> list[int]:
     for method in ("to_pylist", "tolist"):
         if hasattr(given, method):
             return list(getattr(given, method)())
-    return [int(each) for each in given]
+    try:
+        return [operator.index(each) for each in given]  # which rounds nothing
+    except TypeError:
+        raise Invalid("bad_member", "row ids are whole numbers") from None
 
 
 def _table(data: bytes) -> pa.Table:

@@ -34,7 +34,6 @@ from penstock.storage.spool import Spool
 
 _AT_ONCE = 32 << 10  # bytes: what is smaller is done faster than it is handed to a thread
 _HELD = 16 << 20  # bytes of an update that are held in memory
-_DOUBT = 0.002  # seconds in which a stream that was broken off may look as if it had ended well
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +110,7 @@ class Writes:
         async with self._place(call, turns, command, "UPDATE", operation) as place:
             with TemporaryDirectory(prefix="penstock-update-") as folder:
                 rows = await self._rows(incoming, turns, place, command, folder)
-                _check_expected(command, incoming.rows)
-                _assert_there(call)
+                await _all_came(call, command, incoming.rows)
                 return await self._edit(turns, call, command, place, rows)
 
     async def _rows(self, incoming: Incoming, turns: Turns, place: _Place, command: Update, folder: str) -> pa.Table:
@@ -239,22 +237,14 @@ async def _command(incoming: Incoming, call: Call) -> Insert | Update:
     return await call.run(commands.put, descriptor, most)
 
 
-async def _all_came(call: Call, command: Insert, rows: int) -> None:
+async def _all_came(call: Call, command: Insert | Update, rows: int) -> None:
     """Did the client send all that it meant to, and is it there to hear the answer?"""
-    if command.expected_rows is None:
-        await asyncio.sleep(_DOUBT)
-    _check_expected(command, rows)
-    _assert_there(call)
-
-
-def _check_expected(command: Insert | Update, rows: int) -> None:
     if command.expected_rows not in (None, rows):
         raise Invalid(
             "row_count_mismatch", f"expected_rows ({command.expected_rows}) does not match input rows ({rows})"
         )
-
-
-def _assert_there(call: Call) -> None:
+    # A stream that was broken off may look for a moment as if it had ended well. Once something was sent, we know.
+    await call.context.send_initial_metadata(())
     if not call.is_active:
         raise Unavailable("client_gone", "the client broke off; nothing was written")
 

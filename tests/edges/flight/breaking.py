@@ -39,9 +39,10 @@ class Streams:
         put = self._channel.stream_stream(f"/{SERVICE}/DoPut")
         self.calls = [put(iter(stuck), metadata=_headers(tx), timeout=timeout) for stuck, tx in plans]
         assert all(stuck.stopped.wait(SECONDS) for stuck in self._stuck)
-        # What comes back for this was sent after all that, on the same connection.
+        # What comes back for these was sent after all that, on the same connection.
         ask = self._channel.unary_stream(f"/{SERVICE}/ListActions")
-        list(ask(pb.Empty().SerializeToString(), metadata=_headers(None), timeout=SECONDS))
+        for _ in range(10):
+            list(ask(pb.Empty().SerializeToString(), metadata=_headers(None), timeout=SECONDS))
 
     def cancel(self) -> None:
         for call in self.calls:

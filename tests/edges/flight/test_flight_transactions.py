@@ -400,7 +400,7 @@ def test_a_server_that_stops_aborts_what_is_open_and_leaves_no_file(embedded: Pl
 def test_a_server_that_is_killed_leaves_nothing_that_is_seen_and_nothing_after_a_sweep(embedded: Place) -> None:
     with open_house(embedded) as house:
         table = house.table()
-    with child(embedded) as served, Raw(served, token()) as raw:  # type: ignore[arg-type]
+    with child(embedded) as served, Raw(served, token()) as raw:
         client = ByGrpc(raw)
         tx = str(client.act("create_transaction")["transaction_id"])
         client.put(table.insert(), MANY, tx)
