@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import postgres
+import shares
 from penstock.catalog import upgrade
 from penstock.catalog.access import Database
 from penstock.core.caller import Caller, Role
@@ -23,7 +24,12 @@ SOAK = bool(os.environ.get("PENSTOCK_SOAK"))
 # No test depends on how fast the machine is, and every random one can be run again as it was.
 hypothesis.settings.register_profile("penstock", deadline=None, print_blob=True, max_examples=1000 if SOAK else 100)
 hypothesis.settings.load_profile("penstock")
-_skipped: set[str] = set()
+
+# Java compiles everything once, quickly, and never again: no test lasts long enough to earn back more. Every Java that a
+# test starts reads this, and it halves what Spark costs.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+NOT_TESTED = "NOT TESTED: "
 
 
 @pytest.fixture(scope="session")
@@ -34,8 +40,7 @@ def soak() -> bool:
 
 def not_tested(what: str, why: str) -> NoReturn:
     """Skip, and say so once more at the end, where nobody can overlook it."""
-    _skipped.add(f"{why}: {what}")
-    pytest.skip(why)
+    pytest.skip(f"{NOT_TESTED}{why}: {what}")
 
 
 @pytest.fixture(scope="session")
@@ -43,6 +48,7 @@ def spark() -> Iterator[Any]:
     """One session of Spark for the whole run, with settings that a merge must not depend on."""
     import spark as sparks
 
+    shares.assert_known()
     if sparks.java() is None:
         not_tested("nothing ran on Spark", "Java is not installed (apt-get install openjdk-17-jre-headless)")
     with sparks.session() as session:
@@ -106,6 +112,21 @@ def numbers(lake: Lake) -> Dataset:
     return lake.create("demo.numbers", pa.table({"id": [1, 2, 3], "word": ["one", "two", "three"]}))
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    shares.note(config, items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    node.workerinput["shares"] = str(shares.letter(node.config))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> shares.Dealer:
+    return shares.Dealer(config, log, shares.letter(config))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    for line in sorted(_skipped):
-        terminalreporter.write_line(f"NOT TESTED: {line}", red=True, bold=True)
+    reasons = {report.longrepr[2].removeprefix("Skipped: ") for report in terminalreporter.stats.get("skipped", [])}
+    for line in sorted(reason for reason in reasons if reason.startswith(NOT_TESTED)):
+        terminalreporter.write_line(line, red=True, bold=True)

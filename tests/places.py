@@ -1,15 +1,15 @@
 """A workspace that several processes of a test can open, and kill."""
 
 import json
-import os
-import subprocess
-import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import penstock
+from children import Child
 from penstock import config
 from penstock.lake import Lake
 
@@ -22,6 +22,10 @@ class Place:
     @classmethod
     def make(cls, folder: Path, url: str | None) -> "Place":
         place = cls(str(folder), url)
+        if url is None:
+            folder.mkdir(parents=True, exist_ok=True)
+            with (folder / "catalog.db").open("xb") as file:
+                file.write(_catalog())
         penstock.open(folder, create=True, settings=place.settings()).close()
         return place
 
@@ -32,23 +36,15 @@ class Place:
     def open(self) -> Lake:
         return penstock.open(settings=self.settings())
 
-    def spawn(self, script: str, *args: Any) -> subprocess.Popen[str]:
+    def spawn(self, script: str, *args: Any) -> Child:
         """Run a function of the module `actors` in a process of its own."""
-        task = json.dumps([asdict(self), script, args])
-        return subprocess.Popen(
-            [sys.executable, "-c", "import actors; actors.main()", task],
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        return Child("actors", json.dumps([asdict(self), script, args]))
 
     def race(self, script: str, argss: Sequence[Sequence[Any]]) -> list[Any]:
         """Several processes that start together; their answers, in order."""
         processes = [self.spawn(script, *args) for args in argss]
         for process in processes:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n", process.communicate()
+            assert process.stdout.readline() == "ready\n", process.communicate(timeout=60)
         go = Path(self.folder) / "go"
         go.touch()
         try:
@@ -57,7 +53,15 @@ class Place:
             go.unlink()
 
 
-def answer(process: subprocess.Popen[str]) -> Any:
+@cache
+def _catalog() -> bytes:
+    """A catalog with nothing in it. To write it anew takes longer than most tests."""
+    with tempfile.TemporaryDirectory(prefix="penstock-blank-") as folder:
+        penstock.open(create=True, settings=Place(folder, None).settings()).close()
+        return Path(folder, "catalog.db").read_bytes()
+
+
+def answer(process: Child) -> Any:
     out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     return json.loads(out.splitlines()[-1])

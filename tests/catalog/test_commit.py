@@ -34,7 +34,7 @@ def test_of_eight_writers_from_one_base_exactly_one_wins(place: Place, numbers: 
 
 def test_read_modify_writes_of_four_processes_lose_nothing(place: Place, lake: Lake, soak: bool) -> None:
     counter = lake.create("demo.counter", {"id": [0], "word": ["start"]})
-    times = 400 if soak else 100
+    times = 400 if soak else 25
     conflicts = place.race("add_one", [(counter.name, times)] * 4)
     assert ids(counter) == [4 * times]
     assert counter.version == 1 + 4 * times

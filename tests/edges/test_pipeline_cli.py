@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
@@ -204,8 +203,8 @@ def test_text_that_cannot_be_read_is_told(shell: Shell, name: str, content: byte
         (["runs", "--state", "lost"], 2, "lost"),
         (["runs", "--limit", "0"], 2, "0"),
         (["runs", "one"], 2, "one"),
-        (["runs", str(uuid4())], 1, "there is no such run"),
-        (["runs", str(uuid4()), "--cancel"], 1, "there is no such run"),
+        (["runs", UNKNOWN], 1, "there is no such run"),
+        (["runs", UNKNOWN, "--cancel"], 1, "there is no such run"),
     ],
     ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else None,
 )

@@ -77,6 +77,14 @@ class Tables:
             schema = messages.schema_of(wire.decode(next(stream)))
         return pa.RecordBatchReader.from_batches(schema, _batches(stream, schema))
 
+    def schema(self, table: str) -> pa.Schema:
+        """The columns of a table."""
+        name = DatasetName.parse(table)
+        path = pb.FlightDescriptor(type=pb.FlightDescriptor.PATH, path=[name.schema, name.table])
+        with _heard():
+            told = self._call("unary_unary", "GetSchema")(path.SerializeToString(), metadata=self._metadata)
+        return pa.ipc.read_schema(pa.py_buffer(pb.SchemaResult.FromString(told).schema))
+
     def insert(self, table: str, rows: Any, *, returning: bool = False, key: str | None = None) -> Written:
         """Add rows: an Arrow table or reader, a pandas or Polars frame, a dict of columns, a list of dicts, a file.
 
@@ -99,6 +107,8 @@ class Tables:
         return Written(told["affected_rows"], data and _table(base64.b64decode(data)))
 
     def _put(self, table: str, rows: Any, asked: Mapping[str, Any]) -> Written:
+        if isinstance(rows, dict | list):  # Python's values leave the types open
+            rows = _typed(rows, self.schema(table))
         source = reader(rows)
         count = rows.num_rows if isinstance(rows, pa.Table | pa.RecordBatch) else None
         descriptor = pb.FlightDescriptor(
@@ -231,6 +241,22 @@ def _body(table: str, asked: Mapping[str, Any]) -> bytes:
     name = DatasetName.parse(table)
     members = {"schema_name": name.schema, "table_name": name.table, **asked}
     return json.dumps({key: value for key, value in members.items() if value is not None}).encode()
+
+
+def _typed(rows: dict[str, Any] | list[Any], schema: pa.Schema) -> pa.Table:
+    """Values of Python's with the table's types, and in its order."""
+    if isinstance(rows, list) and not all(isinstance(row, dict) for row in rows):
+        raise Invalid("no_rows", "a list of rows has a dict for each: [{'id': 1}, …]")
+    named = rows if isinstance(rows, dict) else {name for row in rows for name in row}
+    if unknown := [name for name in named if name not in schema.names]:
+        told = f"column mismatch: the table has {', '.join(schema.names)}, and no {unknown[0]!r}"
+        raise Invalid("column_mismatch", told, column=unknown[0])
+    try:
+        if isinstance(rows, list):
+            return pa.Table.from_pylist(rows, schema)
+        return pa.table({name: pa.array(rows[name], schema.field(name).type) for name in rows}).select(schema.names)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError, KeyError, AttributeError) as cause:
+        raise Invalid("no_rows", f"these values make no rows of the table: {str(cause)[:200]}") from None
 
 
 def _ids(given: Any) -> list[int]:

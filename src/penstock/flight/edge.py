@@ -20,7 +20,6 @@ class FlightLimits:
     idle_seconds: float = 300.0  # that a client may take to send its next message
     drain_seconds: float = 10.0  # that calls under way have when the server stops
 
-
     @property
     def of_tenant(self) -> int:
         """Calls of one tenant at once: three quarters, so that others always find a place."""

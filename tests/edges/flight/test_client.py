@@ -47,6 +47,20 @@ def client(house: House) -> Iterator[FlightClient]:
         yield client
 
 
+def test_values_of_python_get_the_types_of_the_table(client: FlightClient) -> None:
+    client.create("typed.values", pa.schema([("small", pa.int32()), ("word", pa.string()), ("day", pa.date32())]))
+    assert client.insert("typed.values", [{"word": None, "small": 1, "day": None}]).affected_rows == 1
+    assert client.insert("typed.values", {"word": ["x"], "small": [2], "day": [None]}).affected_rows == 1
+    assert client.insert("typed.values", []).affected_rows == 0
+    assert client.read("typed.values").read_all()["small"].to_pylist() == [1, 2]
+    with pytest.raises(Invalid):
+        client.insert("typed.values", [{"small": 2**40, "word": "x", "day": None}])
+    for wrong in ([{"small": 1, "wrod": "x"}], ["small"], [1], {"small": [1], "word": 1}, {"small": [1, 2]}):
+        with pytest.raises(Invalid):
+            client.insert("typed.values", wrong)
+    client.drop("typed.values")
+
+
 @pytest.fixture
 def table(house: House) -> str:
     return house.table(ROWS).dataset.name
