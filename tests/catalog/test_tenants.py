@@ -21,6 +21,7 @@ from penstock.errors import NotFound, Unsupported
 from penstock.lake import Dataset, Lake
 from penstock.service import alter, compact, pipelines, queries, read, schemas, sweep, write
 from penstock.service.source import reader
+from penstock.service.transactions import Transactions
 from places import Place
 
 ONE_ROW = {"id": [1], "word": ["x"]}
@@ -187,6 +188,7 @@ def test_without_a_tenant_the_application_sees_no_row(
     with Place.make(tmp_path / "workspace", postgres_url).open() as lake:
         lake.create("demo.numbers", {"id": [1]}, idempotency_key="k")
         _register(lake)
+        Transactions(lake.workspace).create(lake.caller)
     with owner.connect() as connection:
         assert connection.scalar(text(f"SELECT count(*) FROM {table}")) > 0, "there is something to see"
         for tenant in (None, "", str(uuid4())):

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -668,7 +669,8 @@ def test_a_child_has_no_rights_and_no_secrets(monkeypatch: pytest.MonkeyPatch) -
             assert status(nursery, "Threads") == "1"
             for process in [nursery, *children_of(nursery)]:
                 assert b"do not tell" not in Path(f"/proc/{process}/environ").read_bytes()
-                assert os.readlink(f"/proc/{process}/cwd").endswith(" (deleted)")
+                while not os.readlink(f"/proc/{process}/cwd").endswith(" (deleted)"):  # it is being prepared
+                    time.sleep(0.01)
             # One that has answered is past its preparations.
             confined = [p for p in children_of(nursery) if status(p, "NoNewPrivs") == "1"]
             limits = [Path(f"/proc/{p}/limits").read_text() for p in confined]

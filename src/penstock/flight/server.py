@@ -6,6 +6,7 @@ import ssl
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,8 @@ class FlightServer:
     def drain(self) -> None:
         """Take no more calls, and let those under way end. Does not wait."""
         if self._loop and self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._stopping.set)
+            with suppress(RuntimeError):  # it has just ended by itself
+                self._loop.call_soon_threadsafe(self._stopping.set)
 
     def stop(self) -> None:
         """Drain, cut what takes too long, and wait for the end."""

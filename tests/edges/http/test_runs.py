@@ -94,7 +94,7 @@ def test_a_run_tells_what_it_read_and_wrote(spark: Any, client: Client, working:
     assert over["written"] == [
         {
             "dataset": working, "name": "a.working", "version": 2, "operation": "append", "rows": 4,
-            "inserted": 3, "updated": 0, "deleted": 0,
+            "inserted": 3, "updated": 0, "deleted": 0, "first_row_id": 2,
         }
     ]  # fmt: skip
     assert {(each["name"], each["version"], each["newest"]) for each in over["reads"]} == {
