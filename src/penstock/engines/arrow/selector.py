@@ -113,10 +113,11 @@ def _opaque(condition: Expression, field: Expression) -> Expression:
 
     Parquet's least and greatest values leave NaN out, and Arrow takes them for all there is: it would skip the NaN
     that passes `x != 5`, and count the one that fails `x > 5`. What is random it leaves for the rows to say; the
-    field is there because a condition without fields counts as one that always holds.
+    field is there because a condition without fields counts as one that always holds. A condition that Arrow finds to be
+    NULL for a least and greatest value that are the same must not make all of it NULL, so it is FALSE here.
     """
     random = pc.Expression._call("random", [], pc.RandomOptions(initializer=0))  # from [0, 1); no public spelling
-    return condition == ((random >= 0.0) | field.is_null())
+    return pc.coalesce(condition, pc.scalar(False)) == ((random >= 0.0) | field.is_null())
 
 
 def _among(operand: Expression, items: tuple[Literal, ...]) -> Expression:
