@@ -34,7 +34,7 @@ from penstock.service.workspace import Workspace
 PREVIEWED = 1_000  # rows
 PAGE_BYTES = 16 << 20  # of rows that are to be written as text
 _HEARD_BYTES = 64 << 20  # of an answer of which such a page is wanted
-_COLUMNS_BYTES = 4 << 20  # of the names and types of results that are remembered
+_COLUMNS_BYTES = 4 << 20  # of the names and types of results that are remembered; of statements as many
 _CHUNK = 512  # bytes that a piece of a column takes besides its values
 _SAMPLES: Mapping[FieldType, Any] = {
     FieldType.STRING: "a",
@@ -87,6 +87,7 @@ class Results:
         self._ws, self._sandbox = ws, sandbox or Sandbox()
         self._cache = Cache[Result](cache_bytes)
         self._columns = Cache[pa.Schema](_COLUMNS_BYTES)
+        self._parsed = Cache[Parsed](_COLUMNS_BYTES)
         self._room = Room()
         self._heard: Heard = lambda _valid, _seconds: None
         self._ran: Ran = lambda _seconds: None
@@ -173,7 +174,7 @@ class Results:
     ) -> tuple[Result, bool]:
         """The rows; and would they be the same the next time?"""
         with self._sandbox.cell(caller.tenant) as cell:
-            parsed = cell.prepare(opened.query.draft.sql, relations)
+            parsed = self._prepared(opened.query, cell, relations)
             have = self._columns_of(opened.query, parsed, cell, given, relations)
             lower = odata.rows if asked.whole else odata.page
             try:
@@ -190,6 +191,15 @@ class Results:
             rows = cell.run(page.before, page.after, {**given, **page.parameters}, heard)
             table, more = self._checked(opened, asked, rows)
         return Result(table, {}, more, count), parsed.repeatable
+
+    def _prepared(self, query: Query, cell: Cell, relations: Mapping[Ref, Relation]) -> Parsed:
+        """The statement in the cell's hands. What it says is the same each time, so it is parsed once."""
+        key = (query.id, query.version)
+        known = self._parsed.get(key)
+        parsed = cell.prepare(query.draft.sql, relations, known)
+        if known is None:
+            self._parsed.put(key, parsed, len(parsed.select))
+        return parsed
 
     def _columns_of(
         self, query: Query, parsed: Parsed, cell: Cell, given: Mapping[str, Any], relations: Mapping[Ref, Relation]

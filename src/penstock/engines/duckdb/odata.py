@@ -64,6 +64,12 @@ _SIGNS = {
 _PLACES = {Place.ANYWHERE: "contains", Place.START: "starts_with", Place.END: "ends_with"}
 NOTHING = "-1"  # the one column of rows of which no field is there; no field can be called like it
 _ASCENDING, _DESCENDING = "ASC NULLS FIRST", "DESC NULLS LAST"
+_CERTAIN = (
+    pt.is_boolean,
+    pt.is_integer,
+    pt.is_floating,
+    pt.is_date32,
+)  # no other type of DuckDB's looks the same to Arrow
 _FOLDS = {Case.LOWER: "lower", Case.UPPER: "upper"}
 
 
@@ -108,6 +114,7 @@ class _Asked:
         self.types = {field.name: field.type for field in fields}
         self.required = {field.name for field in fields if not field.optional}
         self.places = {name: place for place, name in reversed(list(enumerate(have.names))) if name in self.types}
+        self.shown = [field.name for field in selected(options, fields) if field.name in self.places]
         self.parameters: dict[str, Any] = {}
 
     def wrapped(self, columns: Sequence[str], *clauses: str) -> Wrapped:
@@ -118,8 +125,7 @@ class _Asked:
 
     def columns(self) -> list[str]:
         """A result without any of them keeps its rows, in a column that no field can be called like."""
-        names = [field.name for field in selected(self.options, self.fields) if field.name in self.places]
-        return [f"{self.plain(name)} AS {quoted(name)}" for name in names] or [f"TRUE AS {quoted(NOTHING)}"]
+        return [f"{self.plain(name)} AS {quoted(name)}" for name in self.shown] or [f"TRUE AS {quoted(NOTHING)}"]
 
     def order(self, *, whole: bool) -> str:
         """As asked; to the last field if rows that are equal so far are to be told apart."""
@@ -129,7 +135,9 @@ class _Asked:
         if whole:
             for name in filter(self.places.__contains__, self.types):
                 by.setdefault(self.plain(name), _ASCENDING)
-        return f" ORDER BY {', '.join(f'{sql} {way}' for sql, way in by.items())}" if by else ""
+        # What is shown is known by its number: to write it twice would cost DuckDB time.
+        numbers = {self.plain(name): str(number) for number, name in enumerate(self.shown, 1)}
+        return f" ORDER BY {', '.join(f'{numbers.get(sql, sql)} {way}' for sql, way in by.items())}" if by else ""
 
     def formula(self, node: Node, *, negated: bool = False) -> str:
         """TRUE where the condition holds. A single test may be NULL where not; one that is turned around may not."""
@@ -206,7 +214,8 @@ class _Asked:
 
     def plain(self, name: str) -> str:
         """The column, of the type that Arrow is given: DuckDB orders an ENUM otherwise than its text."""
-        column, type = _column(self.places[name]), sql_type(self.have.field(self.places[name]).type)
+        column, held = _column(self.places[name]), self.have.field(self.places[name]).type
+        type = None if any(is_certain(held) for is_certain in _CERTAIN) else sql_type(held)
         return column if type is None else f"CAST({column} AS {type})"
 
     def bound(self, value: Any, measure: Exact | Measure) -> str:

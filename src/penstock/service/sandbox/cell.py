@@ -12,12 +12,15 @@ from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
+import pyarrow.parquet as pq
 import pyarrow.types as pt
 from pyarrow import fs
 
@@ -55,6 +58,23 @@ _LOCKED = (
     "SET TimeZone = 'UTC'",
     "SET enable_progress_bar = false",
     "SET lock_configuration = true",
+)
+
+
+# What most questions need: the kinds of columns, and a page of them in order.
+_ROWS = {
+    "a": [1, 2, 3],
+    "b": [0.5, None, 1.5],
+    "c": ["x", "y", None],
+    "d": [True, False, None],
+    "e": [date(2000, 1, 1)] * 3,
+    "f": [datetime(2000, 1, 1, tzinfo=UTC)] * 3,
+    "g": [Decimal("1.25")] * 3,
+}
+_REHEARSED = (
+    'SELECT "0", "1", CAST("2" AS VARCHAR) AS c, "3", "4", CAST("5" AS TIMESTAMP WITH TIME ZONE) AS f, '
+    'CAST("6" AS DECIMAL(12, 2)) AS g FROM (SELECT * FROM "a.b".rows WHERE a > $least) AS q("0", "1", "2", "3", "4", "5", "6") '
+    "ORDER BY 1 ASC NULLS FIRST, 2 DESC NULLS LAST, 3 ASC NULLS FIRST LIMIT 101 OFFSET 0"
 )
 
 
@@ -147,15 +167,22 @@ class _Cell:
     line: Line
     db: duckdb.DuckDBPyConnection
     select: str = ""  # the user's statement, as DuckDB writes it
+    reading: Reading = field(
+        default_factory=Reading
+    )  # what it names; what the service puts around it names nothing else
     tables: dict[Ref, _Table] = field(default_factory=dict)
     shown: dict[Ref, frozenset[str]] = field(default_factory=dict)  # the columns that a table was made known with
 
     def rehearse(self) -> None:
         """Everything once, so that the first real question does not wait for what is loaded on first use."""
-        tree = self._tree("SELECT sum(a) AS b FROM x.y WHERE a > $c")
-        self._text(tree)
-        self.db.register("rehearsal", pads.dataset(pa.table({"a": [1, 2, 3]})))
-        list(_answer(self._bound("SELECT a FROM rehearsal WHERE a > $c ORDER BY a", {"c": 1}), pieces=False))
+        self._text(self._tree(_REHEARSED))
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.table(_ROWS), sink, compression="zstd")
+        fragment = _PARQUET.make_fragment(pa.BufferReader(sink.getvalue()))
+        self.db.register("rehearsal", _Small([fragment], pa.table(_ROWS).schema, _PARQUET))
+        self.db.execute('CREATE SCHEMA "a.b"; CREATE OR REPLACE VIEW "a.b".rows AS FROM temp.main.rehearsal')
+        list(_answer(self._bound(_REHEARSED, {"least": 1}), pieces=True))
+        self.db.execute('DROP SCHEMA "a.b" CASCADE')
         self.db.unregister("rehearsal")
 
     def hear(self) -> None:
@@ -165,6 +192,8 @@ class _Cell:
             match asked:
                 case {"parse": sql}:
                     self.line.say(Kind.SAID, self._parse(sql))
+                case {"select": sql}:  # it was parsed before, by another child, and is read once more
+                    self.select, self.reading = sql, statement.reading(self._tree(sql))
                 case {"bind": tables}:
                     self.tables = {Ref(*ref): _Table.of(given) for ref, given in tables}
                     self.line.say(Kind.SAID)
@@ -179,22 +208,22 @@ class _Cell:
 
     def _parse(self, sql: str) -> dict[str, Any]:
         tree = self._tree(sql)
-        parsed = statement.reading(tree).parsed
+        self.reading = statement.reading(tree)
         self.select = self._text(tree)
+        parsed = self.reading.parsed
         tables = [[ref.schema, ref.table, ref.version] for ref in parsed.tables]
         return {
             "tables": tables,
             "parameters": parsed.parameters,
             "only_compared": parsed.only_compared,
             "repeatable": parsed.repeatable,
+            "select": self.select,
         }
 
     def _run(self, sql: str, values: Mapping[str, Any], *, pieces: bool) -> None:
-        # What is carried out is read once more: this very text is one SELECT, and of these datasets only.
-        reading = statement.reading(self._tree(sql))
-        self._show(reading)
+        self._show()
         try:
-            bound = self._bound(sql, {name: values[name] for name in reading.parameters if name in values})
+            bound = self._bound(sql, dict(values))
         except duckdb.Error as cause:
             self.line.say(Kind.REFUSED, told(cause, of_statement=True))
             return
@@ -206,12 +235,9 @@ class _Cell:
         """The statement with its columns found and its types known. No row has been read."""
         return self.db.sql(sql, params=values)
 
-    def _show(self, reading: Reading) -> None:
-        places = {Ref(ref.home, ref.table).key: ref for ref in self.tables}
-        for place in reading.tables:
-            ref = places[place]
-            table = self.tables[ref]
-            columns = table.telling(reading)
+    def _show(self) -> None:
+        for ref, table in self.tables.items():
+            columns = table.telling(self.reading)
             if self.shown.get(ref) == columns:
                 continue
             source = f"{ref.home}.{ref.table}"

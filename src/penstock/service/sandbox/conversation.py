@@ -54,11 +54,15 @@ class Cell:
         self._say_relations(relations)
         self._answer()
 
-    def prepare(self, sql: str, relations: Mapping[Ref, Relation]) -> Parsed:
-        """Parse and bind in one go, for a statement whose datasets are known."""
-        self._say_statement(sql)
+    def prepare(self, sql: str, relations: Mapping[Ref, Relation], known: Parsed | None = None) -> Parsed:
+        """Parse and bind in one go, for a statement whose datasets are known; `known`: what was told of it before."""
+        if known:
+            self._parameters = known.parameters
+            self._say({"select": known.select})
+        else:
+            self._say_statement(sql)
         self._say_relations(relations)
-        parsed = self._parsed()
+        parsed = known or self._parsed()
         self._answer()
         return parsed
 
@@ -78,7 +82,8 @@ class Cell:
         try:
             tables = tuple(Ref(str(s), str(t), None if v is None else int(v)) for s, t, v in told["tables"])
             self._parameters = tuple(map(str, told["parameters"]))
-            return Parsed(tables, self._parameters, bool(told["only_compared"]), bool(told["repeatable"]))
+            flags = bool(told["only_compared"]), bool(told["repeatable"])
+            return Parsed(tables, self._parameters, *flags, str(told["select"]))
         except (TypeError, ValueError, KeyError):
             self._distrust()
 

@@ -82,6 +82,7 @@ class Parsed:
     parameters: tuple[str, ...]
     only_compared: bool = True  # are parameters used in nothing but tests, so that no column's type depends on them?
     repeatable: bool = True  # does it answer the same when it is asked again?
+    select: str = ""  # the statement as DuckDB writes it
 
 
 @dataclass(slots=True)
