@@ -21,22 +21,24 @@ from penstock.service.workspace import Workspace
 BATCH_ROWS = 32 << 10  # what many slow readers hold at once follows from this
 UNKNOWN = -1
 
-# The rows that a ticket stands for, to its caller, in a transaction or at large. May block.
-Opened = Callable[[Caller, TableTicket, UUID | None], pa.RecordBatchReader]
+_FEW = 2  # streams that may be read ahead of need, on all cores: each then holds some two hundred megabytes
+
+# The rows that a ticket stands for, to its caller, in a transaction or at large; read ahead or not. May block.
+Opened = Callable[[Caller, TableTicket, UUID | None, bool], pa.RecordBatchReader]
 
 
 def at_large(ws: Workspace) -> Opened:
     """Rows as all may see them; no transaction is known."""
 
-    def opened(caller: Caller, ticket: TableTicket, transaction: UUID | None) -> pa.RecordBatchReader:
+    def opened(caller: Caller, ticket: TableTicket, transaction: UUID | None, ahead: bool) -> pa.RecordBatchReader:
         if transaction is not None:
             raise no_transaction(str(transaction))
-        return rows(ws, caller, ticket)
+        return rows(ws, caller, ticket, ahead=ahead)
 
     return opened
 
 
-def rows(ws: Workspace, caller: Caller, ticket: TableTicket) -> pa.RecordBatchReader:
+def rows(ws: Workspace, caller: Caller, ticket: TableTicket, *, ahead: bool) -> pa.RecordBatchReader:
     snapshot = tables.find(ws, caller, ticket, ticket.version)
     return read.rows(
         ws,
@@ -46,20 +48,26 @@ def rows(ws: Workspace, caller: Caller, ticket: TableTicket) -> pa.RecordBatchRe
         where=ticket.filter,
         row_ids=ticket.rowid,
         batch_rows=BATCH_ROWS,
-        ahead=False,
+        ahead=ahead,
     )
 
 
 class Reads:
     def __init__(self, opened: Opened) -> None:
         self._opened = opened
+        self._under_way = 0
 
     async def get(self, ticket: Ticket, call: Call) -> AsyncGenerator[bytes, None]:
         asked = commands.ticket(ticket.ticket)
-        reader = await call.run(self._opened, call.caller, asked, call.transaction)
-        async with aclosing(outgoing.sent(call, reader)) as messages:
-            async for message in messages:
-                yield message
+        self._under_way += 1
+        try:
+            ahead = self._under_way <= _FEW
+            reader = await call.run(self._opened, call.caller, asked, call.transaction, ahead)
+            async with aclosing(outgoing.sent(call, reader)) as messages:
+                async for message in messages:
+                    yield message
+        finally:
+            self._under_way -= 1
 
     async def schema(self, descriptor: FlightDescriptor, call: Call) -> bytes:
         asked = commands.described(descriptor)
@@ -81,7 +89,7 @@ class Reads:
             yield _described(_pinned(asked, snapshot), snapshot.schema, snapshot.version.rows, path)
 
     def _schema(self, caller: Caller, asked: TableTicket, transaction: UUID | None) -> pa.Schema:
-        with self._opened(caller, asked, transaction) as reader:
+        with self._opened(caller, asked, transaction, False) as reader:
             return reader.schema
 
     def _info(

@@ -67,14 +67,16 @@ class FlightService:
         self._inserts.close()
         self._transactions.close()
 
-    def _opened(self, caller: Caller, ticket: TableTicket, transaction: UUID | None) -> pa.RecordBatchReader:
+    def _opened(
+        self, caller: Caller, ticket: TableTicket, transaction: UUID | None, ahead: bool
+    ) -> pa.RecordBatchReader:
         if transaction is None:
-            return reads.rows(self._ws, caller, ticket)
+            return reads.rows(self._ws, caller, ticket, ahead=ahead)
         with tables.missing(self._ws, caller, ticket):
             working = self._transactions.reading(caller, transaction, tables.name(ticket))
         newest = working.base.version.number
         if ticket.version is None:
-            wanted = Wanted(ticket.columns, ticket.filter, ticket.rowid, BATCH_ROWS, ahead=False)
+            wanted = Wanted(ticket.columns, ticket.filter, ticket.rowid, BATCH_ROWS, ahead)
             return read.rows_within(self._ws, working, wanted)
         if ticket.version > newest:
             raise NotFound(
@@ -82,4 +84,4 @@ class FlightService:
                 f"this transaction knows nothing of version {ticket.version}; the newest when it began was {newest}",
                 requested_version=ticket.version,
             )
-        return reads.rows(self._ws, caller, ticket)
+        return reads.rows(self._ws, caller, ticket, ahead=ahead)

@@ -201,7 +201,7 @@ def test_a_file_that_fails_in_the_middle_of_a_stream_is_told_without_its_place(
 
     monkeypatch.setattr(scan, "conform", fail)
     with pytest.raises(Refused) as refusal:
-        raw.get(AT)
+        raw.get({**AT, "rowid": True})
     assert refusal.value == Refused(
         "UNAVAILABLE", "a file could not be read or written; try again later", "storage_failed", {}
     )
