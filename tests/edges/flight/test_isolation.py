@@ -188,7 +188,7 @@ def test_lists_tell_the_same_story_as_all_who_appended_to_them(house: House, cli
     def work(seed: int) -> list[Done]:
         dice, history = random.Random(seed), []
         with flight_client(house.address, token()) as client:
-            for _ in range(1_000 if soak else 50):
+            for _ in range(1_000 if soak else 100):
                 keys = dice.sample(sorted(places), dice.randint(1, 3))
                 writes = keys[: dice.randint(0, 2)]
                 tx = client.transaction()

@@ -7,9 +7,11 @@ import pyarrow as pa
 
 from edges.flight.conftest import EVENTS
 from edges.flight.fuzz import fuzz
+from edges.flight.service import open_house
 from edges.flight.stage import Raw, command
 from edges.flight.test_incoming import packed
 from penstock.flight import messages, wire
+from places import Place
 
 AT = {"schema_name": "analytics", "table_name": "events"}
 WHAT = command(operation="insert", **AT).SerializeToString()
@@ -53,3 +55,15 @@ def test_malformed_streams_are_refused_and_nothing_breaks(raw: Raw, soak: bool) 
     assert told["INVALID_ARGUMENT"] > sum(told.values()) / 3  # else the mutations would mutate nothing
     assert told["OK"]
     assert raw.get(AT).equals(EVENTS)
+
+
+def test_a_table_outlives_whatever_is_sent_to_it(embedded: Place, soak: bool) -> None:
+    with open_house(embedded) as house:
+        events = house.lake.create("analytics.events", EVENTS)
+        told = fuzz(house.raw, [sound(EVENTS), STREAMS[4]], 10_000 if soak else 200, seed=2)
+        assert told["OK"]
+        rows = house.raw.get({**AT, "rowid": True})
+        assert rows.num_rows == events.num_rows
+        assert sorted(rows["rowid"].to_pylist()) == list(range(1, rows.num_rows + 1))
+        house.raw.put(sound(EVENTS))
+        assert events.num_rows == rows.num_rows + EVENTS.num_rows
