@@ -11,7 +11,6 @@ from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
-import pyarrow.types as pt
 
 from penstock import config
 from penstock.catalog import upgrade
@@ -25,6 +24,7 @@ from penstock.core.merge import BATCH_ROWS, Merged
 from penstock.core.merge import Progress as MergeProgress
 from penstock.core.names import DatasetName
 from penstock.core.query import Query as Registered
+from penstock.core.rowids import given_ids
 from penstock.core.run import Progress, Run
 from penstock.core.schema import check_fits, conform, parse_type
 from penstock.engines.duckdb.odata import kinds
@@ -309,11 +309,11 @@ class Dataset:
     def update(self, row_ids: Any, rows: Any, *, returning: bool = False, idempotency_key: str | None = None) -> Edited:
         """Put row i in place of the row with the i-th id (`to_arrow(row_ids=True)` shows them). All of them or none."""
         brought = _brought(self._reader(rows), self.schema)
-        return edits.update(*self._at, _ids(row_ids), brought, returning=returning, key=idempotency_key)
+        return edits.update(*self._at, given_ids(row_ids), brought, returning=returning, key=idempotency_key)
 
     def delete(self, row_ids: Any, *, returning: bool = False, idempotency_key: str | None = None) -> Edited:
         """Take out the rows with these ids; ids that are not there are not missed."""
-        return edits.delete(*self._at, _ids(row_ids), returning=returning, key=idempotency_key)
+        return edits.delete(*self._at, given_ids(row_ids), returning=returning, key=idempotency_key)
 
     def alter(
         self,
@@ -398,10 +398,10 @@ class Transaction:
     def update(self, dataset: "str | UUID | Dataset", row_ids: Any, rows: Any, *, returning: bool = False) -> Edited:
         id = self._id(dataset)
         schema = self._writes.schema(id)
-        return self._writes.edit(id, _ids(row_ids), _brought(source.reader(rows), schema), returning=returning)
+        return self._writes.edit(id, given_ids(row_ids), _brought(source.reader(rows), schema), returning=returning)
 
     def delete(self, dataset: "str | UUID | Dataset", row_ids: Any, *, returning: bool = False) -> Edited:
-        return self._writes.edit(self._id(dataset), _ids(row_ids), None, returning=returning)
+        return self._writes.edit(self._id(dataset), given_ids(row_ids), None, returning=returning)
 
     @property
     def receipt(self) -> Receipt | None:
@@ -559,18 +559,6 @@ def _brought(rows: source.Source, schema: pa.Schema) -> pa.Table:
     """Rows with the dataset's types."""
     check_fits(rows.schema, schema)
     return pa.Table.from_batches([conform(batch, schema) for batch in rows], schema)
-
-
-def _ids(given: Any) -> pa.Array:
-    """Row ids from Arrow, numpy or Python."""
-    try:
-        found = given if isinstance(given, pa.Array | pa.ChunkedArray) else pa.array(given)
-        ids = (found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found).cast(pa.int64())
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        ids = None
-    if ids is None or ids.null_count or not (pt.is_integer(found.type) or not len(ids)):
-        raise Invalid("bad_row_ids", "row ids are whole numbers of 64 bits, and none of them NULL")
-    return ids
 
 
 def _type(kind: str | pa.DataType) -> pa.DataType:

@@ -4,6 +4,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+
+from penstock.errors import Invalid
 
 _CUTS = 15  # each makes one more search in the catalog
 
@@ -49,3 +53,15 @@ class RowIds:
 
 
 _NONE = np.zeros(0, dtype=np.int64)
+
+
+def given_ids(given: Any) -> pa.Array:
+    """Row ids from Arrow, numpy or Python."""
+    try:
+        found = given if isinstance(given, pa.Array | pa.ChunkedArray) else pa.array(given)
+        ids = (found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found).cast(pa.int64())
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        ids = None
+    if ids is None or ids.null_count or not (pt.is_integer(found.type) or not len(ids)):
+        raise Invalid("bad_row_ids", "row ids are whole numbers of 64 bits, and none of them NULL")
+    return ids

@@ -9,7 +9,6 @@ with penstock.flight_client("grpc://localhost:8815", token="…") as client:
 
 import base64
 import json
-import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ import msgpack
 import pyarrow as pa
 
 from penstock.core.names import DatasetName
+from penstock.core.rowids import given_ids
 from penstock.errors import Invalid, PenstockError, Unavailable
 from penstock.flight import errors, messages, wire
 from penstock.flight import flight_pb2 as pb
@@ -96,12 +96,17 @@ class Tables:
         self, table: str, row_ids: Any, rows: Any, *, returning: bool = False, key: str | None = None
     ) -> Written:
         """Put row i in place of the row with the i-th id. All of them or none."""
-        asked = {"operation": "update", "row_ids": _ids(row_ids), "returning": returning, "idempotency_key": key}
+        asked = {
+            "operation": "update",
+            "row_ids": given_ids(row_ids).to_pylist(),
+            "returning": returning,
+            "idempotency_key": key,
+        }
         return self._put(table, rows, asked)
 
     def delete(self, table: str, row_ids: Any, *, returning: bool = False, key: str | None = None) -> Written:
         """Take out the rows with these ids; ids that are not there are not missed."""
-        asked = {"row_ids": _ids(row_ids), "returning": returning, "idempotency_key": key}
+        asked = {"row_ids": given_ids(row_ids).to_pylist(), "returning": returning, "idempotency_key": key}
         told = self._act("delete", _body(table, asked))
         data = told.get("returning_data")
         return Written(told["affected_rows"], data and _table(base64.b64decode(data)))
@@ -257,17 +262,6 @@ def _typed(rows: dict[str, Any] | list[Any], schema: pa.Schema) -> pa.Table:
         return pa.table({name: pa.array(rows[name], schema.field(name).type) for name in rows}).select(schema.names)
     except (pa.ArrowException, TypeError, ValueError, OverflowError, KeyError, AttributeError) as cause:
         raise Invalid("no_rows", f"these values make no rows of the table: {str(cause)[:200]}") from None
-
-
-def _ids(given: Any) -> list[int]:
-    """Row ids from Arrow, numpy or Python."""
-    for method in ("to_pylist", "tolist"):
-        if hasattr(given, method):
-            return list(getattr(given, method)())
-    try:
-        return [operator.index(each) for each in given]  # which rounds nothing
-    except TypeError:
-        raise Invalid("bad_member", "row ids are whole numbers") from None
 
 
 def _table(data: bytes) -> pa.Table:

@@ -145,7 +145,7 @@ def test_ids_come_from_anything_that_holds_numbers(client: FlightClient, table: 
 def test_what_is_no_id_is_refused_and_not_rounded(client: FlightClient, table: str, ids: Any) -> None:
     with pytest.raises(Invalid) as refusal:
         client.delete(table, ids)
-    assert refusal.value.reason == "bad_member"
+    assert refusal.value.reason == "bad_row_ids"
     assert len(seen(client, table)) == 3
 
 
