@@ -31,6 +31,7 @@ PORT = click.IntRange(0, 65_535)
     "--flight-port", type=PORT, default=8815, show_default=True, help="The port for Arrow Flight; 0 takes a free one."
 )
 @click.option("--no-flight", is_flag=True, help="Serve HTTP alone.")
+@click.option("--no-ui", is_flag=True, help="Serve no web page.")
 @click.option("--tls-cert", type=click.Path(path_type=Path), help="The certificate (PEM) that makes both TLS.")
 @click.option("--tls-key", type=click.Path(path_type=Path), help="The certificate's key (PEM).")
 @shared(
@@ -46,10 +47,11 @@ def serve(
     http_port: int,
     flight_port: int,
     no_flight: bool,
+    no_ui: bool,
     tls_cert: Path | None,
     tls_key: Path | None,
 ) -> None:
-    """Serve the workspace over HTTP and Arrow Flight until SIGTERM or Ctrl-C; /docs shows what HTTP has.
+    """Serve the workspace over HTTP and Arrow Flight until SIGTERM or Ctrl-C; /ui is for people, /docs for programs.
 
     Callers send tokens (authorization: Bearer …), checked against PENSTOCK_JWT_SECRET or PENSTOCK_JWKS_URL. With --dev
     none is needed, and whoever can reach the loopback is an admin.
@@ -98,7 +100,11 @@ def serve(
         )
         app = application(edge)
         tls = Tls(tls_cert, tls_key) if tls_cert and tls_key else None
-        server = Server(app, host, http_port, edge.limits, tls)
+        if not no_ui:
+            from penstock.ui.mounted import mount
+
+            mount(app, dev=dev)
+        server = Server(app, host, http_port, edge.limits, tls, sockets=not no_ui)
         logs.to()
         flight = None if no_flight else _flight(edge, settings, app.state.metrics, host, flight_port, tls)
         archived: dict[UUID, datetime] = {}
@@ -108,7 +114,7 @@ def serve(
                 flight.start()
                 server.every(flight.TENDED, flight.tend)
                 server.when_stopping(flight.drain)
-            server.run(lambda address: _tell(frame, address, flight.address if flight else None))
+            server.run(lambda address: _tell(frame, address, not no_ui, flight.address if flight else None))
         finally:
             if flight:
                 flight.stop()
@@ -164,12 +170,13 @@ def _flight(
     )
 
 
-def _tell(frame: Frame, address: str, flight: str | None) -> None:
+def _tell(frame: Frame, address: str, has_ui: bool, flight: str | None) -> None:
+    page = f"{address}/ui" if has_ui else None
     if frame.json:
-        frame.print_json({"http": address, "docs": f"{address}/docs", "flight": flight})
+        frame.print_json({"http": address, "docs": f"{address}/docs", "ui": page, "flight": flight})
     else:
         beside = f", and for Flight on {flight}" if flight else ""
-        click.echo(f"Penstock listens on {address}; see {address}/docs{beside}")
+        click.echo(f"Penstock listens on {address}; see {page or f'{address}/docs'}{beside}")
 
 
 def _is_loopback(host: str) -> bool:

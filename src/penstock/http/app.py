@@ -2,7 +2,7 @@
 
 from fastapi import FastAPI
 
-from penstock.http import datasets, documents, errors, gts, health, operations, pipelines, queries, results, runs
+from penstock.http import datasets, documents, errors, gts, health, me, operations, pipelines, queries, results, runs
 from penstock.http.edge import Edge
 from penstock.http.manners import Bounded, Observed
 from penstock.http.metrics import Metrics
@@ -15,6 +15,7 @@ ROUTERS = (
     operations.router,
     pipelines.router,
     runs.router,
+    me.router,
     health.router,
     documents.router,
 )

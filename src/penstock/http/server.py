@@ -41,6 +41,7 @@ class Server:
     port: int  # 0: any that is free
     limits: HttpLimits = field(default_factory=HttpLimits)
     tls: Tls | None = None
+    sockets: bool = False  # does the application speak WebSocket, too?
 
     def __post_init__(self) -> None:
         self._jobs: list[_Job] = []
@@ -87,7 +88,8 @@ class Server:
         config = uvicorn.Config(
             self.app,
             http=_protocol(self.limits.header_seconds),
-            ws="none",
+            loop="asyncio",
+            ws="websockets-sansio" if self.sockets else "none",
             lifespan="on",
             log_config=None,
             access_log=False,
@@ -196,9 +198,12 @@ def _protocol(header_seconds: float) -> type[asyncio.Protocol]:
             self._wait()
             super().on_response_complete()
 
+        def handle_websocket_upgrade(self, event: h11.Request) -> None:
+            self._rest()  # another protocol takes over
+            super().handle_websocket_upgrade(event)
+
         def connection_lost(self, exc: Exception | None) -> None:
-            if self._due:
-                self._due.cancel()
+            self._rest()
             super().connection_lost(exc)
 
         def send_400_response(self, msg: str) -> None:  # noqa: ARG002
@@ -220,9 +225,12 @@ def _protocol(header_seconds: float) -> type[asyncio.Protocol]:
                     self.transport.write(self.conn.send(event) or b"")
             self.transport.close()
 
-        def _wait(self) -> None:
+        def _rest(self) -> None:
             if self._due:
                 self._due.cancel()
+
+        def _wait(self) -> None:
+            self._rest()
             self._due = self.loop.call_later(header_seconds, self._overdue)
 
         def _overdue(self) -> None:

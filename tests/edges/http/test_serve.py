@@ -41,7 +41,7 @@ class Served:
         beside = () if {"--flight-port", "--no-flight"} & {*args} else ("--flight-port", "0")
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
         self.process = subprocess.Popen(
-            [sys.executable, "-c", SCRIPT.format(before), "serve", *args, *beside],
+            [sys.executable, "-c", SCRIPT.format(before), "serve", *args, *beside, "--no-ui"],
             cwd=folder,
             env={**kept, "PENSTOCK_DURABLE": "no", **env},
             stdout=subprocess.PIPE,

@@ -1,0 +1,43 @@
+"""Who am I to the service? A program that shows only what its user may do asks this first."""
+
+from importlib.metadata import version
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
+
+from penstock.core.caller import ROLES
+from penstock.http import shapes
+from penstock.http.asked import parameters
+from penstock.http.bodies import Who
+from penstock.http.documents import answers
+
+VERSION = version("penstock")
+_ME = {
+    "name": "ada", "user": "5f0c2f2e-8d1c-4e57-a2b4-0d6a1b9c7e11", "tenant": "0b0f1c8e-5a0e-4c53-9d4f-3f6f0a3f1b2c",
+    "role": "analytics.developer", "version": VERSION,
+}  # fmt: skip
+_SHAPE = {
+    "name": shapes.TEXT, "user": shapes.ID, "tenant": shapes.ID, "role": {"enum": list(ROLES)}, "version": shapes.TEXT,
+}  # fmt: skip
+
+# The document says of an answer what its route says, and not that it might be JSON too.
+router = APIRouter(tags=["service"], default_response_class=Response)
+
+
+@router.get(
+    "/me",
+    summary="Who am I?",
+    description="The caller as the service sees it, and the version of the service.",
+    responses=answers(200, "You.", _ME, shapes.members(_SHAPE), errors=[400, 403]),
+)
+async def me(request: Request, who: Who) -> Response:
+    parameters(request)
+    return JSONResponse(
+        {
+            "name": who.name,
+            "user": str(who.user),
+            "tenant": str(who.tenant),
+            "role": who.role.wire,
+            "version": VERSION,
+        }
+    )

@@ -1,0 +1,1 @@
+"""The web page: schemas, datasets, pipelines and queries for people, by the REST API alone."""

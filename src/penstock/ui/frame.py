@@ -1,0 +1,288 @@
+"""What every page has: the name on top, the ways to other pages, who is here, and a place for what went wrong."""
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from nicegui import app, ui
+
+from penstock.core.caller import ROLES, Role
+from penstock.ui.api import Api, Problem
+
+P = ParamSpec("P")
+E = TypeVar("E", bound=ui.element)
+
+SECTIONS = {
+    "/": ("Home", "home"),
+    "/schemas": ("Schemas", "rule"),
+    "/datasets": ("Datasets", "table_chart"),
+    "/pipelines": ("Pipelines", "account_tree"),
+    "/queries": ("Queries", "manage_search"),
+}
+_TOKEN, _DARK = "token", "dark"
+_BUG = "Something went wrong in the page itself. It is in the service's log; try again, or reload."
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Door:
+    """How pages reach the service."""
+
+    application: Any  # ASGI
+    dev: bool  # nobody needs a token
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One person looking at one page."""
+
+    api: Api
+    name: str
+    role: Role
+    tenant: str
+    version: str  # of the service
+
+    def may(self, role: Role) -> bool:
+        return self.role >= role
+
+
+_door: list[Door] = []  # NiceGUI is one for a process, and so is this
+
+
+def open_to(door: Door) -> None:
+    _door[:] = [door]
+
+
+def page(
+    path: str, title: str
+) -> Callable[[Callable[Concatenate[Visit, P], Awaitable[None]]], Callable[P, Awaitable[None]]]:
+    """A page at this path. Its function fills the frame, once it is known who is there.
+
+    What the service says against it takes the place of what could not be shown.
+    """
+
+    def framed(fill: Callable[Concatenate[Visit, P], Awaitable[None]]) -> Callable[P, Awaitable[None]]:
+        @wraps(fill)
+        async def shown(*args: P.args, **options: P.kwargs) -> None:
+            door = _door[0]
+            dark = _dressed(title)
+            with _Frame(path) as (content, person):
+                await ui.context.client.connected()
+                dark.value = app.storage.tab.get(_DARK)
+                token = app.storage.tab.get(_TOKEN)
+                if not (door.dev or token):
+                    _ask_for_token()
+                    return
+                api = Api(door.application, token)
+                ui.context.client.on_delete(api.close)
+                try:
+                    visit = await _visit(api)
+                    _tell_who(person, visit, dark, dev=door.dev)
+                    with content:
+                        await fill(visit, *args, **options)
+                except Problem as problem:
+                    if problem.status == 401:
+                        app.storage.tab.pop(_TOKEN, None)
+                        _ask_for_token(problem.sentence)
+                    else:
+                        trouble(problem.sentence)
+                except Exception:
+                    _log.exception("a bug in the page %s", path)
+                    trouble(_BUG)
+
+        asked = inspect.signature(fill)
+        shown.__signature__ = asked.replace(parameters=list(asked.parameters.values())[1:])  # type: ignore[attr-defined]
+        ui.page(path)(shown)
+        return shown
+
+    return framed
+
+
+def told(act: Callable[P, Awaitable[Any]]) -> Callable[P, Awaitable[None]]:
+    """An action of a page: what the service says against it is shown, and the page stays as it is."""
+
+    @wraps(act)
+    async def acting(*args: P.args, **options: P.kwargs) -> None:
+        try:
+            await act(*args, **options)
+        except Problem as problem:
+            say(problem.sentence, bad=True)
+        except Exception:
+            _log.exception("a bug in a page's action")
+            say(_BUG, bad=True)
+
+    return acting
+
+
+def say(sentence: str, *, bad: bool = False) -> None:
+    """A word at the edge of the page, also for those who hear it. A bad one stays until it is closed."""
+    ui.notify(
+        sentence,
+        type="negative" if bad else "positive",
+        multi_line=True,
+        close_button="Close" if bad else False,
+        timeout=0 if bad else 5000,
+    )
+
+
+def named(element: E, name: str) -> E:
+    """The same element with a name for those who cannot see it. Any text will do, which is not so in `props("…")`."""
+    element.props["aria-label"] = name
+    return element
+
+
+def heading(text: str, *, above: tuple[str, str] | None = None) -> ui.row:
+    """The page's own heading, and a row beside it for what can be done. `above`: the name and the path of the list."""
+    with ui.column().classes("w-full gap-0"):
+        if above:
+            name, path = above
+            with ui.element("nav").props('aria-label="Where this is"'):
+                ui.link(f"‹ {name}", path).classes("text-sm")
+        with ui.row().classes("w-full items-center gap-2 justify-between"):
+            ui.label(text).classes("text-2xl font-medium break-anywhere").props('role=heading aria-level="1"')
+            return ui.row().classes("items-center gap-2")
+
+
+def subheading(text: str) -> ui.label:
+    return ui.label(text).classes("text-lg font-medium").props('role=heading aria-level="2"')
+
+
+def trouble(sentence: str) -> None:
+    """In place of what could not be shown."""
+    with ui.card().classes("w-full").props("role=alert flat bordered"):
+        ui.label("That did not work").classes("text-lg")
+        ui.label(sentence).classes("break-anywhere")
+
+
+def empty(sentence: str, label: str | None = None, to: str | Callable[[], Any] | None = None) -> None:
+    """In place of a list with nothing in it: what to do. `to`: a path, or what a click does."""
+    with ui.card().classes("w-full items-center p-8").props("flat bordered"):
+        ui.label(sentence).classes("text-center")
+        if label and to is not None:
+            ui.button(label, on_click=to if callable(to) else lambda: ui.navigate.to(to)).props("unelevated no-caps")
+
+
+async def confirmed(question: str, yes: str, *, danger: bool = False) -> bool:
+    """Ask before what cannot be taken back."""
+    with ui.dialog() as dialog, ui.card():
+        ui.label(question).classes("break-anywhere")
+        with ui.row().classes("w-full justify-end"):
+            ui.button("Cancel", on_click=lambda: dialog.submit(False)).props("flat no-caps")
+            ui.button(yes, on_click=lambda: dialog.submit(True)).props(
+                f"unelevated no-caps {'color=negative' if danger else ''}"
+            )
+    try:
+        return bool(await dialog)
+    finally:
+        dialog.delete()
+
+
+def unsaved(is_unsaved: bool) -> None:
+    """From now on the browser asks before this page is left, or does so no more."""
+    ui.run_javascript(f"window.penstockUnsaved = {'true' if is_unsaved else 'false'}")
+
+
+_HEAD = """
+<script>
+window.addEventListener("beforeunload", event => { if (window.penstockUnsaved) event.preventDefault(); });
+</script>
+<style>
+:root { --nicegui-default-padding: 1rem; }
+body { font-family: system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", sans-serif; }
+.break-anywhere { overflow-wrap: anywhere; }
+.body--light a:not(.q-btn):not(.plain) { color: #14507a; }
+.body--dark a:not(.q-btn):not(.plain) { color: #8cc5ee; }
+.body--dark .q-field__label, .body--dark .q-field__messages { color: #c3ccd3; }
+.quiet { color: #55616b; }
+.body--dark .quiet { color: #aab6bf; }
+:focus-visible { outline: 2px solid #e08a3c; outline-offset: 2px; }
+.q-table__container { max-width: 100%; }
+</style>
+"""
+
+
+def _dressed(title: str) -> ui.dark_mode:
+    ui.page_title(f"{title} · Penstock")
+    ui.colors(primary="#1d5d8c", secondary="#3b7a57", accent="#b0500f", positive="#2b6e3f", negative="#b3261e")
+    ui.add_head_html(_HEAD)
+    return ui.dark_mode(None)
+
+
+class _Frame:
+    """The bar on top and the content below it, which is where elements go while it is entered."""
+
+    def __init__(self, path: str) -> None:
+        with ui.header().classes("items-center gap-1 px-3 py-1 no-wrap"):
+            ui.link("Penstock", "/").classes("plain text-lg font-bold text-white no-underline mr-2")
+            with ui.element("nav").classes("flex gap-1 max-md:hidden").props("aria-label=Sections"):
+                for to, (name, icon) in SECTIONS.items():
+                    _way(to, name, icon, path)
+            ui.space()
+            self.person = ui.row().classes("items-center gap-1 no-wrap")
+            with (
+                ui.button(icon="menu").props('flat round dense color=white aria-label="Sections"').classes("md:hidden"),
+                ui.menu().props("role=menu"),
+            ):
+                for to, (name, _) in SECTIONS.items():
+                    ui.menu_item(name, lambda to=to: ui.navigate.to(to)).props("role=menuitem")
+        with ui.column().classes("w-full max-w-6xl mx-auto gap-4") as self.content:
+            ui.skip_link("Skip to content", target=self.content)
+
+    def __enter__(self) -> tuple[ui.element, ui.element]:
+        self.content.__enter__()
+        return self.content, self.person
+
+    def __exit__(self, *trouble: Any) -> None:
+        self.content.__exit__(*trouble)
+
+
+def _way(to: str, name: str, icon: str, here: str) -> None:
+    current = here == to or (to != "/" and here.startswith(f"{to}/"))
+    link = ui.link(target=to).classes("plain text-white no-underline px-3 py-2 rounded flex items-center gap-1")
+    link.props("aria-current=page").classes("bg-white/20") if current else link.classes("hover:bg-white/10")
+    with link:
+        ui.icon(icon).props("aria-hidden=true")
+        ui.label(name)
+
+
+async def _visit(api: Api) -> Visit:
+    me = await api.get("/me")
+    return Visit(api, me["name"], ROLES[me["role"]], me["tenant"], me["version"])
+
+
+def _tell_who(person: ui.element, visit: Visit, dark: ui.dark_mode, *, dev: bool) -> None:
+    async def other_theme() -> None:
+        dark.value = not await ui.run_javascript("document.body.classList.contains('body--dark')")
+        app.storage.tab[_DARK] = dark.value
+
+    with person:
+        ui.label(f"{visit.name} · {visit.role.name.lower()}").classes("text-sm max-sm:hidden")
+        ui.button(icon="contrast", on_click=other_theme).props(
+            'flat round dense color=white aria-label="Light or dark"'
+        )
+        if not dev:
+            ui.button(icon="logout", on_click=_sign_out).props('flat round dense color=white aria-label="Sign out"')
+
+
+def _ask_for_token(why: str = "") -> None:
+    with ui.card().classes("w-full max-w-xl mx-auto p-6"):
+        ui.label("Sign in").classes("text-xl").props('role=heading aria-level="1"')
+        ui.label(why or "Paste a token. The service keeps it in its memory while this tab is open, and nowhere else.")
+        given = ui.input("Token", password=True, password_toggle_button=True).classes("w-full").props("autofocus")
+        ui.label("penstock token --role analytics.developer --user ada").classes("font-mono text-sm quiet")
+
+        def sign_in() -> None:
+            if text := given.value.strip():
+                app.storage.tab[_TOKEN] = text
+                ui.navigate.reload()
+
+        given.on("keydown.enter", sign_in)
+        ui.button("Sign in", on_click=sign_in).props("unelevated no-caps")
+
+
+def _sign_out() -> None:
+    app.storage.tab.pop(_TOKEN, None)
+    ui.navigate.reload()

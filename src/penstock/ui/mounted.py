@@ -1,0 +1,36 @@
+"""The pages as part of an application that serves HTTP."""
+
+import logging
+from datetime import timedelta
+from typing import Any
+
+from nicegui import Client, app, ui
+
+from penstock.ui import home  # noqa: F401
+from penstock.ui.frame import Door, open_to
+from penstock.ui.guard import Guard
+
+AT = "/ui"
+LARGEST_FILE = 1 << 30  # bytes; larger ones go through the API
+_MOST_PAGES = 2_000  # open at once
+_KEPT = timedelta(hours=12)  # of a tab's token, after the tab was last seen
+
+
+def mount(application: Any, *, dev: bool) -> None:
+    """Serve the pages below /ui. Once in a process."""
+    open_to(Door(application, dev))
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # the service itself tells of each request
+    app.storage.max_tab_storage_age = _KEPT.total_seconds()
+    ui.run_with(
+        application,
+        mount_path=AT,
+        title="Penstock",
+        favicon="💧",
+        language="en-US",
+        binding_refresh_interval=None,  # nothing is bound
+        reconnect_timeout=10.0,
+        show_welcome_message=False,
+    )
+    application.add_middleware(
+        Guard, at=AT, dev=dev, largest=LARGEST_FILE, full=lambda: len(Client.instances) >= _MOST_PAGES
+    )

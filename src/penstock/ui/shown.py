@@ -1,0 +1,95 @@
+"""Numbers, sizes, moments and values as people read them."""
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+LONGEST_CELL = 200  # characters of a value in a table
+_UNITS = ("B", "KB", "MB", "GB", "TB", "PB")
+_AGES = ((60, "second"), (3600, "minute"), (86_400, "hour"), (30 * 86_400, "day"))
+
+
+def count(number: float | None, thing: str = "") -> str:
+    """`1,204 rows`, `1 row`."""
+    if number is None:
+        return "–"
+    plural = "" if number == 1 or not thing else "s"
+    return f"{number:,} {thing}{plural}".rstrip()
+
+
+def size(bytes_: float | None) -> str:
+    """`1.2 KB`."""
+    if bytes_ is None:
+        return "–"
+    amount, unit = float(bytes_), 0
+    while amount >= 1000 and unit < len(_UNITS) - 1:
+        amount, unit = amount / 1000, unit + 1
+    return f"{amount:.0f} {_UNITS[unit]}" if unit == 0 or amount >= 100 else f"{amount:.1f} {_UNITS[unit]}"
+
+
+def moment(text: str | None) -> datetime | None:
+    """An instant of the API's."""
+    return datetime.fromisoformat(text.replace("Z", "+00:00")) if text else None
+
+
+def when(text: str | None) -> str:
+    """`31 Jan 2026, 10:30 UTC`."""
+    at = moment(text)
+    return f"{at.day} {at:%b %Y, %H:%M} UTC" if at else "–"
+
+
+def ago(text: str | None, now: datetime | None = None) -> str:
+    """`3 minutes ago`, for a month; then the day."""
+    at = moment(text)
+    if at is None:
+        return "–"
+    seconds = max(((now or datetime.now(UTC)) - at).total_seconds(), 0)
+    if seconds < 10:
+        return "just now"
+    each = 1
+    for most, unit in _AGES:
+        if seconds < most:
+            return f"{count(int(seconds // each), unit)} ago"
+        each = most
+    return f"{at.day} {at:%b %Y}"
+
+
+def duration(start: str | None, end: str | None, now: datetime | None = None) -> str:
+    """`850 ms`, `2.4 s`, `3 min 20 s`; until now where it has not ended."""
+    begun = moment(start)
+    if begun is None:
+        return "–"
+    return seconds(((moment(end) or now or datetime.now(UTC)) - begun).total_seconds())
+
+
+def seconds(number: float) -> str:
+    if number < 1:
+        return f"{number * 1000:.0f} ms"
+    if number < 60:
+        return f"{number:.1f} s"
+    return f"{int(number // 60)} min {int(number % 60)} s"
+
+
+def cell(value: Any) -> str:
+    """A value in a table: short, and never empty where there is none."""
+    if value is None:
+        return "∅"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    text = f"{value:f}" if isinstance(value, Decimal) else str(value)
+    return text if len(text) <= LONGEST_CELL else f"{text[: LONGEST_CELL - 1]}…"
+
+
+def type_name(type_: Any) -> str:
+    """A column's type as the API tells it: `int64`, `decimal(12, 2)`, `list of string`, `{a: int64}`."""
+    match type_:
+        case str():
+            return type_
+        case {"decimal": [precision, scale]}:
+            return f"decimal({precision}, {scale})"
+        case {"list": item}:
+            return f"list of {type_name(item)}"
+        case {"struct": members}:
+            return "{" + ", ".join(f"{name}: {type_name(each)}" for name, each in members) + "}"
+        case _:
+            return str(type_)
