@@ -247,19 +247,44 @@ def large(lake: Lake, ours: Penstock, bare: DuckDB, numbers: Numbers) -> dict[st
 
     unchecked()
     ours.connection.close()  # it has rested for long; the next question opens another
-    ours.arrow(LARGE, -1)
-    found = interleaved(
-        {
-            BARE: lambda: rested(lambda: bare.arrow(LARGE, -next(below))),
-            OURS: lambda: rested(lambda: ours.arrow(LARGE, -next(below))),
-            PYTHON: lambda: rested(lambda: here.run(given=-next(below)).to_arrow()),
-            "its sandbox, unchecked": lambda: rested(unchecked),
-            "DuckDB, files read by Arrow": lambda: rested(over_arrow),
-        },
-        numbers.rounds,
-    )
+    size = sum(batch.serialize().size for batch in ours.arrow(LARGE, -1).to_batches())
+    with wired(size) as wire:
+        found = interleaved(
+            {
+                BARE: lambda: rested(lambda: bare.arrow(LARGE, -next(below))),
+                OURS: lambda: rested(lambda: ours.arrow(LARGE, -next(below))),
+                PYTHON: lambda: rested(lambda: here.run(given=-next(below)).to_arrow()),
+                "its sandbox, unchecked": lambda: rested(unchecked),
+                "DuckDB, files read by Arrow": lambda: rested(over_arrow),
+                "the wire: as many bytes over HTTP": lambda: rested(wire),
+            },
+            numbers.rounds,
+        )
     sandbox.close()
     return found
+
+
+@contextmanager
+def wired(size: int) -> Iterator[Callable[[], object]]:
+    """Somebody who sends so many bytes from memory to whoever asks: less is not possible with an answer that is held back."""
+    with subprocess.Popen([sys.executable, "-c", SENDER, str(size)], stdout=subprocess.PIPE) as sender:
+        assert sender.stdout
+        connection = http.client.HTTPConnection("127.0.0.1", int(sender.stdout.readline()), timeout=60)
+        yield lambda: (connection.request("GET", "/"), connection.getresponse().read())
+        connection.close()
+        sender.terminate()
+
+
+SENDER = """
+import socket, sys
+place = socket.create_server(("127.0.0.1", 0))
+print(place.getsockname()[1], flush=True)
+body = bytes(int(sys.argv[1]))
+taken, _ = place.accept()
+while taken.recv(1 << 16):
+    taken.sendall(b"HTTP/1.1 200 OK\\r\\ncontent-length: %d\\r\\n\\r\\n" % len(body))
+    taken.sendall(body)
+"""
 
 
 def _relation(lake: Lake, at: DatasetAt) -> Relation:
