@@ -13,11 +13,12 @@ help:              ## what there is
 
 setup: $(READY)    ## the virtual environment with the locked dependencies
 
-demo: $(READY)     ## the main job, end to end, in a workspace of its own
-	@$(BIN)/penstock demo
+demo: $(READY)     ## the main job, end to end, in a new demo-workspace
+	@rm -rf demo-workspace
+	@$(BIN)/penstock demo --keep demo-workspace
 
-serve: $(READY)    ## the service, on the demo's workspace
-	@$(BIN)/penstock serve --dev --workspace demo-workspace
+serve: $(READY) demo-workspace  ## the service and its page, on the demo's workspace
+	@$(BIN)/penstock serve --dev --workspace demo-workspace/lake
 
 test: $(READY)     ## everything, sized for CI
 	@tools/system-packages
@@ -56,6 +57,9 @@ lock:              ## choose versions anew (needs uv)
 
 clean:             ## forget the environment and the demo
 	rm -rf $(VENV) demo-workspace .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+demo-workspace:
+	@$(BIN)/penstock demo --keep $@
 
 $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Penstock needs Python 3.11 or newer; name one with make PYTHON=…")'

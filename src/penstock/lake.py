@@ -15,7 +15,7 @@ import pyarrow as pa
 from penstock import config
 from penstock.catalog import upgrade
 from penstock.catalog.access import Database
-from penstock.core import odata
+from penstock.core import gts, odata
 from penstock.core import pipeline as pipelines
 from penstock.core.caller import Caller, local
 from penstock.core.change import DataFile, Receipt
@@ -28,7 +28,7 @@ from penstock.core.rowids import given_ids
 from penstock.core.run import Progress, Run
 from penstock.core.schema import check_fits, conform, parse_type
 from penstock.engines.duckdb.odata import kinds
-from penstock.errors import Invalid
+from penstock.errors import Invalid, PenstockError
 from penstock.service import (
     alter,
     compact,
@@ -40,6 +40,7 @@ from penstock.service import (
     readiness,
     runs,
     sandbox,
+    schemas,
     source,
     transaction,
     write,
@@ -158,6 +159,30 @@ class Lake:
     def query(self, name: str | UUID) -> "Query":
         """The registered query of that name or id: `lake.query("totals").run(region="EMEA").to_arrow()`."""
         return Query(self, queries.show(self.workspace, self.caller, str(name)).id)
+
+    def register(
+        self,
+        name: str,
+        sql: str,
+        returns: UUID | Sequence[Mapping[str, Any]],
+        parameters: Sequence[Mapping[str, Any]] = (),
+    ) -> "Query":
+        """A new query, and what its rows promise: the id of a schema, or fields, which become a schema of that name.
+
+        `lake.register("totals", "SELECT region, sum(amount) AS total FROM finance.sales GROUP BY region",
+        [{"name": "region", "type": "string"}, {"name": "total", "type": "number"}])`
+        """
+        ws, caller = self.workspace, self.caller
+        known = isinstance(returns, UUID)
+        promise = {"name": name, "type_id": gts.QUERY_RETURNS, "fields": returns}
+        schema = str(returns if known else schemas.create(ws, caller, promise).id)
+        payload = {"name": name, "sql": sql, "returns_schema_id": schema, "parameters": list(parameters)}
+        try:
+            return Query(self, queries.create(ws, caller, payload, self.results.inspected(caller)).id)
+        except PenstockError:
+            if not known:  # nobody else has heard of it
+                schemas.delete(ws, caller, schema, None)
+            raise
 
     def sql(self, sql: str, /, **parameters: Any) -> "Answer":
         """The first 1,000 rows of a SELECT that nobody has registered: `lake.sql("SELECT * FROM demo.people")`."""

@@ -263,6 +263,20 @@ def test_a_query_is_run_with_parameters_and_options(lake: Lake) -> None:
         lake.query("nothing")
 
 
+def test_a_query_is_registered_with_its_promise_or_not_at_all(lake: Lake) -> None:
+    lake.create("game.scores", {"team": ["a", "b"], "points": [3, 5]})
+    sums = "SELECT team, sum(points) AS total FROM game.scores WHERE points > $least GROUP BY team"
+    fields = [{"name": "team", "type": "string"}, {"name": "total", "type": "number"}]
+    least = [{"name": "least", "type": "number", "default": 0}]
+    with pytest.raises(Invalid) as refusal:
+        lake.register("sums", sums.replace("AS total", "AS sum"), fields, least)
+    assert refusal.value.reason == "query_does_not_fit"
+    query = lake.register("sums", sums, fields, least)  # the refusal has left nothing of that name
+    assert query.run(least=3).rows == [{"team": "b", "total": 5}]
+    again = lake.register("sums of some", sums, query.now().draft.returns_schema_id, least)
+    assert again.run().num_rows == 2
+
+
 def test_an_answer_is_read_by_pandas_and_polars(lake: Lake) -> None:
     answer = lake.query(registered(lake, OF_TEAM, parameters=A_TEAM)).run({"$orderby": "team"})
     expected = {"team": ["a", "b"], "points": [1, 2]}
