@@ -6,10 +6,10 @@ READY  := $(VENV)/.ready
 BENCH  := $(VENV)/.bench-ready
 PYTEST := $(BIN)/pytest -n logical --maxprocesses 4  # a process for each core
 
-.PHONY: help setup demo serve test soak check bench docs lock clean
+.PHONY: help setup demo serve test soak check bench docs screenshots lock clean
 
 help:              ## what there is
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 10
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 13
 
 setup: $(READY)    ## the virtual environment with the locked dependencies
 
@@ -48,6 +48,10 @@ bench: $(BENCH)    ## measure, beside others, in one run
 
 docs: $(READY)     ## write the generated pages
 	@$(BIN)/python -m tools.docs
+
+screenshots: $(READY) ## a picture of every page (build/screenshots); the README shows three
+	@tools/system-packages
+	@$(BIN)/python -m tools.screenshots
 
 lock:              ## choose versions anew (needs uv)
 	uv pip compile -q --generate-hashes --universal --no-header --no-annotate --no-emit-index-url \

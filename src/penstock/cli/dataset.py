@@ -1,4 +1,4 @@
-"""Commands for one dataset: create, import, list, show, history, read, export, alter, compact, drop."""
+"""Commands for one dataset: create, import, list, show, history, profile, read, export, alter, compact, drop."""
 
 import re
 import sys
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 FORMATS = click.Choice(["parquet", "csv", "jsonl", "arrow"])
 NUMBER = click.IntRange(0, 2**63 - 1)
 _PREVIEW = 20  # rows that `read` shows on a terminal
+_BAR = 40  # characters of the longest bar that `profile` draws
 _NAME = re.compile(r"\s*(`(?:[^`]|``)+`)\s*(?:,|\Z)|([^,]+)")
 
 
@@ -197,6 +198,45 @@ def history(frame: Frame, name: str, limit: int, before: int | None) -> None:
 @dataset.command()
 @click.argument("name")
 @moment
+@click.option("--column", help="Show how the values of this column are spread, too.")
+@shared("penstock dataset profile finance.transactions --column amount")
+def profile(frame: Frame, name: str, column: str | None, **when: Any) -> None:
+    """What the columns are like: how many values are NULL, the lowest and the highest. What is not known is ?.
+
+    How values are spread is told by at most a million rows, taken from everywhere.
+    """
+    from penstock.service.profiles import profile as profiled
+
+    with frame.lake() as lake:
+        at = _at(lake, name, **when)
+        found = profiled(lake.workspace, lake.caller, at.snapshot, column)
+    columns = [
+        {"column": c.field.name, "type": str(c.field.type), "nulls": c.nulls, "min": _said(c.low), "max": _said(c.high)}
+        for c in found.columns
+    ]
+    spread = found.histogram
+    parts = [] if spread is None else _listing(spread.top if spread.bins is None else spread.bins)
+    if frame.json:
+        facts: dict[str, Any] = {"name": at.name, "version": at.version, "rows": at.num_rows, "columns": columns}
+        if spread:
+            told = {each: getattr(spread, each) for each in ("column", "rows", "sampled", "nulls", "not_finite")}
+            facts["histogram"] = {**told, "top" if spread.bins is None else "bins": parts}
+        frame.print_json(facts)
+        return
+    click.echo(
+        aligned([["?" if each is None else cell(each) for each in c.values()] for c in columns], list(columns[0]))
+    )
+    if spread and parts:
+        most = max(part["count"] for part in parts)
+        lines = [[*map(cell, part.values()), "━" * round(_BAR * part["count"] / most)] for part in parts]
+        click.echo(f"\n{aligned(lines, [*parts[0], cell(spread.column)])}")
+        if spread.sampled:
+            click.echo(f"of {spread.rows:,} rows, taken from everywhere; there are {at.num_rows:,}", err=True)
+
+
+@dataset.command()
+@click.argument("name")
+@moment
 @selection
 @click.option("--limit", type=click.IntRange(min=0), help="At most so many rows.  [20 on a terminal, else all]")
 @click.option("--row-ids", is_flag=True, help="Show each row's id as a last column, rowid.")
@@ -357,6 +397,23 @@ def _listed(columns: str | None) -> list[str] | None:
     if not any(names):
         raise click.UsageError("--columns names no column")
     return [name for name in names if name]
+
+
+def _listing(parts: "pa.RecordBatch") -> list[dict[str, Any]]:
+    names = [name for name in parts.schema.names if name != "cut"]
+    return [{name: _said(parts.column(name)[row]) for name in names} for row in range(parts.num_rows)]
+
+
+def _said(value: "pa.Scalar | None") -> Any:
+    import pyarrow as pa
+
+    from penstock.storage.outgoing import plain_json
+
+    if value is None:
+        return None
+    if pa.types.is_temporal(value.type):  # Python's dates end with the year 9999
+        return value.cast(pa.string()).as_py()
+    return plain_json(value.as_py())
 
 
 def _first(rows: "pa.RecordBatchReader", limit: int | None) -> "pa.RecordBatchReader":

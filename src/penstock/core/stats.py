@@ -79,6 +79,11 @@ def cut(stats: Stats) -> Stats:
     return Stats(_below(stats.low), _above(stats.high), stats.nulls)
 
 
+def is_exact(bound: Plain) -> bool:
+    """Is it the value itself? What was cut is as long as what is kept can be."""
+    return not isinstance(bound, str | bytes) or len(bound) < _CUT
+
+
 def to_json(columns: Mapping[str, Stats]) -> str:
     return json.dumps(
         {name: [_out(s.low), _out(s.high), s.nulls] for name, s in columns.items()},
@@ -104,10 +109,10 @@ def _above(high: Plain | None) -> Plain | None:
     """A short value that is still above all that start like `high`; None where there is none."""
     if isinstance(high, bytes) and len(high) > _CUT:
         stem = high[:_CUT].rstrip(b"\xff")
-        return stem[:-1] + bytes([stem[-1] + 1]) if stem else None
+        return (stem[:-1] + bytes([stem[-1] + 1])).ljust(_CUT, b"\0") if stem else None
     if isinstance(high, str) and len(high) > _CUT:
         words = high[:_CUT].rstrip("\U0010ffff")
-        return words[:-1] + _next(words[-1]) if words else None
+        return (words[:-1] + _next(words[-1])).ljust(_CUT) if words else None
     return high
 
 

@@ -1,8 +1,23 @@
 """The application: routes, manners and errors, put together."""
 
+from collections.abc import Callable
+
 from fastapi import FastAPI
 
-from penstock.http import datasets, documents, errors, gts, health, me, operations, pipelines, queries, results, runs
+from penstock.http import (
+    datasets,
+    documents,
+    errors,
+    gts,
+    health,
+    me,
+    operations,
+    pipelines,
+    profiles,
+    queries,
+    results,
+    runs,
+)
 from penstock.http.edge import Edge
 from penstock.http.manners import Bounded, Observed
 from penstock.http.metrics import Metrics
@@ -12,6 +27,7 @@ ROUTERS = (
     queries.router,
     results.router,
     datasets.router,
+    profiles.router,
     operations.router,
     pipelines.router,
     runs.router,
@@ -21,8 +37,8 @@ ROUTERS = (
 )
 
 
-def application(edge: Edge) -> FastAPI:
-    """What a server serves. The workspace is the caller's, to open and to close."""
+def application(edge: Edge, add: Callable[[FastAPI], None] = lambda _: None) -> FastAPI:
+    """What a server serves. The workspace is the caller's, to open and to close. `add` may bring more to serve."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     for router in ROUTERS:
         app.include_router(router)
@@ -31,6 +47,7 @@ def application(edge: Edge) -> FastAPI:
     app.state.routes = [route for router in ROUTERS for route in router.routes]
     errors.install(app)
     documents.install(app)
+    add(app)
     app.add_middleware(Bounded, limits=edge.limits)
     app.add_middleware(Observed, metrics=app.state.metrics)  # the last one added sees a request first
     return app

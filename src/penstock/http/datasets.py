@@ -118,7 +118,7 @@ def create(
     )
     made = receipt.written[0]
     snapshot = read.at(ws, who, made.dataset, version=made.version)
-    return _json(snapshot.facts(), 201, {"location": f"/datasets/{made.dataset}", "etag": _etag(snapshot)})
+    return _json(snapshot.facts(), 201, {"location": f"/datasets/{made.dataset}", "etag": etag(snapshot)})
 
 
 @router.get(
@@ -137,8 +137,8 @@ def create(
 )
 def show(request: Request, who: Who, dataset: Key) -> Response:
     parameters(request)
-    snapshot = _found(request, who, dataset)
-    tag = _etag(snapshot)
+    snapshot = found(request, who, dataset)
+    tag = etag(snapshot)
     if has(request, tag):
         return Response(status_code=304, headers={"etag": tag})
     return _json(snapshot.facts(), headers={"etag": tag})
@@ -158,14 +158,14 @@ def show(request: Request, who: Who, dataset: Key) -> Response:
     openapi_extra={"parameters": [samples.VERSION]},
 )
 def schema(request: Request, who: Who, dataset: Key) -> Response:
-    snapshot = _found(request, who, dataset, number(parameters(request, "version"), "version"))
+    snapshot = found(request, who, dataset, number(parameters(request, "version"), "version"))
     facts = {
         "dataset": str(snapshot.dataset),
         "name": str(snapshot.name),
         "version": snapshot.version.number,
         "schema": to_fields(snapshot.schema),
     }
-    return _json(facts, headers={"etag": _etag(snapshot)})
+    return _json(facts, headers={"etag": etag(snapshot)})
 
 
 @router.get(
@@ -186,7 +186,7 @@ def schema(request: Request, who: Who, dataset: Key) -> Response:
 def history(request: Request, who: Who, dataset: Key) -> Response:
     asked = parameters(request, "$top", "before")
     top = min(number(asked, "$top", VERSIONS), MOST_VERSIONS)
-    snapshot = _found(request, who, dataset)
+    snapshot = found(request, who, dataset)
     ws, before = edge_of(request).workspace, number(asked, "before")
     versions = read.versions(ws, who, snapshot.dataset, limit=top + 1, before=before)
     answer: dict[str, Any] = {"value": [version.facts() for version in versions[:top]]}
@@ -234,13 +234,13 @@ def read_rows(request: Request, who: Who, dataset: Key) -> Response:
     top, skip = min(number(asked, "$top", ROWS), MOST_ROWS), number(asked, "$skip", 0)
     if kind != media.JSON and {"$top", "$skip"} & asked.keys():
         raise Invalid("no_pages", f"{kind} gives all rows; only JSON comes in pages ($top, $skip)")
-    snapshot = _found(request, who, dataset, number(asked, "version"))
+    snapshot = found(request, who, dataset, number(asked, "version"))
     shown = columns(asked["columns"]) if "columns" in asked else None
     ws = edge_of(request).workspace
     size = PAGE_BATCH if kind == media.JSON else BATCH_ROWS
     reader = read.rows(ws, who, snapshot, columns=shown, where=asked.get("where"), batch_rows=size)
     if kind != media.JSON:
-        return StreamingResponse(rows.stream(kind, reader), media_type=kind, headers={"etag": _etag(snapshot)})
+        return StreamingResponse(rows.stream(kind, reader), media_type=kind, headers={"etag": etag(snapshot)})
     taken, more = rows.page(reader, skip, top, PAGE_BYTES)
     head = {"dataset": str(snapshot.dataset), "name": str(snapshot.name), "version": snapshot.version.number}
     if more and top:
@@ -249,7 +249,7 @@ def read_rows(request: Request, who: Who, dataset: Key) -> Response:
     # The rows are JSON already, with digits that no float could keep.
     start = errors.as_json(head).decode()[:-1]
     body = f'{start}, "value": {rows.as_json(taken)}}}'.encode("utf-8", "backslashreplace")
-    return Response(body, media_type=media.JSON, headers={"etag": _etag(snapshot)})
+    return Response(body, media_type=media.JSON, headers={"etag": etag(snapshot)})
 
 
 @router.post(
@@ -265,7 +265,7 @@ def append(
     request: Request, who: Who, dataset: Key, sent: Annotated[Upload, Depends(bodies.upload(*media.FORMATS))]
 ) -> Response:
     parameters(request)
-    target = _found(request, who, dataset)
+    target = found(request, who, dataset)
     source = incoming([sent.path], format=media.FORMATS[sent.kind], like=target.schema)
     key = request.headers.get("idempotency-key")
     receipt = write.append(edge_of(request).workspace, who, target.dataset, source, key=key)
@@ -281,11 +281,11 @@ def append(
 )
 def drop(request: Request, who: Who, dataset: Key) -> Response:
     parameters(request)
-    alter.drop(edge_of(request).workspace, who, _found(request, who, dataset).dataset)
+    alter.drop(edge_of(request).workspace, who, found(request, who, dataset).dataset)
     return Response(status_code=204)
 
 
-def _found(request: Request, who: Caller, dataset: str, version: int | None = None) -> Snapshot:
+def found(request: Request, who: Caller, dataset: str, version: int | None = None) -> Snapshot:
     ws = edge_of(request).workspace
     newest = read.find(ws, who, named(dataset))
     return newest if version is None else read.at(ws, who, newest.dataset, version=version)
@@ -302,7 +302,7 @@ def named(dataset: str) -> UUID | DatasetName:
         raise NotFound("dataset_not_found", f"there is no dataset {shown!r}", dataset=shown) from None
 
 
-def _etag(snapshot: Snapshot) -> str:
+def etag(snapshot: Snapshot) -> str:
     """A name can be given to another dataset, so the version alone would not do."""
     return f'"{snapshot.dataset}.{snapshot.version.number}"'
 

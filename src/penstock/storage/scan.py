@@ -2,7 +2,9 @@
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from itertools import accumulate, groupby
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,7 +17,10 @@ from penstock.core.schema import conform
 from penstock.errors import Unavailable
 from penstock.storage.store import Store
 
+T = TypeVar("T")
+
 BATCH_ROWS = 128 << 10
+_SAMPLED = 32 << 10  # rows of a sample that are read at once
 _READ_AHEAD = {"batch_readahead": 8, "fragment_readahead": 2}  # what is held in memory follows from these
 
 _ID = pa.field(ROWID, pa.int64(), nullable=False)
@@ -63,6 +68,35 @@ def carried(
     names = [*schema.names, CARRIED]
     for batch in _one(store, file, schema, batch_rows):
         yield batch.rename_columns(names)
+
+
+@dataclass(frozen=True, slots=True)
+class Most:
+    """How much a sample takes at most."""
+
+    rows: int = 1_000_000
+    bytes: int = 64 << 20  # of values in memory
+    files: int = 128
+    groups: int = 256  # where there are more rows than that
+
+
+def sample(store: Store, files: Sequence[DataFile], field: pa.Field, most: Most) -> pa.ChunkedArray:
+    """Values of one column: all of them, or those with which row groups begin, here and there in all the files."""
+    opened, values, rows, size, passed = _spread(files, most.files), list[pa.Array](), 0, 0, 0
+    total = sum(file.rows for file in opened)
+    are_few = total <= most.rows
+    for file in opened:
+        with _translated(), _opened(store, file) as parquet:
+            groups = range(parquet.metadata.num_row_groups)
+            picked = groups if are_few else _spread(groups, max(most.groups // len(opened), 1))
+            for place, group in enumerate(picked, 1):
+                part = (passed + file.rows * place / len(picked)) / total  # of the files, so far
+                room = total if are_few else int(most.rows * part) - rows
+                for value in _beginning(parquet, group, field, room, int(most.bytes * part) - size):
+                    values.append(value)
+                    rows, size = rows + len(value), size + value.nbytes
+        passed += file.rows
+    return pa.chunked_array(values, field.type)
 
 
 def _told(scanner: pads.Scanner, shown: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -132,6 +166,26 @@ def _stretches(
     for _, run in groupby(enumerate(numbers), lambda each: each[1] - each[0]):
         stretch = [number for _, number in run]
         yield starts[stretch[0]], stretch
+
+
+def _beginning(parquet: pq.ParquetFile, group: int, field: pa.Field, rows: int, size: int) -> Iterator[pa.Array]:
+    """The first values of a row group, as many as there is room for."""
+    if rows <= 0 or size <= 0:
+        return
+    held, only = [field.name] if field.name in parquet.schema_arrow.names else [], pa.schema([field])
+    for batch in parquet.iter_batches(min(rows, _SAMPLED), row_groups=[group], columns=held):
+        value = conform(batch, only).column(0)
+        fitting = min(rows, len(value), size * len(value) // max(value.nbytes, 1))
+        # A slice would hold on to all of the batch.
+        yield value if fitting == len(value) else pa.concat_arrays([value.slice(0, fitting)])
+        rows, size = rows - fitting, size - value.nbytes
+        if rows <= 0 or size <= 0:
+            return
+
+
+def _spread(things: Sequence[T], most: int) -> Sequence[T]:
+    """At most so many of them, from everywhere."""
+    return things if len(things) <= most else [things[place * len(things) // most] for place in range(most)]
 
 
 def _opened(store: Store, file: DataFile) -> pq.ParquetFile:

@@ -94,7 +94,7 @@ class Api:
             brings["content"] = content
         elif body is not None:
             brings["json"] = body
-        answer = await self._client.request(method, path, params=asked, headers=sent, **brings)
+        answer = await self._client.request(method, path, params=asked or None, headers=sent, **brings)
         told = _read(answer, Decimal if exact else float)
         if answer.is_error:
             raise Problem(answer.status_code, told if isinstance(told, dict) else {})

@@ -174,10 +174,16 @@ async def confirmed(question: str, yes: str, *, danger: bool = False) -> bool:
             ui.button(yes, on_click=lambda: dialog.submit(True)).props(
                 f"unelevated no-caps {'color=negative' if danger else ''}"
             )
+    return bool(await answered(dialog))
+
+
+async def answered(dialog: ui.dialog) -> Any:
+    """What somebody says to a dialog, which is gone then; None for nothing, or if they are gone themselves."""
     try:
-        return bool(await dialog)
+        return await dialog
     finally:
-        dialog.delete()
+        if not dialog.is_deleted:
+            dialog.delete()
 
 
 def unsaved(is_unsaved: bool) -> None:
@@ -196,6 +202,11 @@ body { font-family: system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sa
 .body--light a:not(.q-btn):not(.plain) { color: #14507a; }
 .body--dark a:not(.q-btn):not(.plain) { color: #8cc5ee; }
 .body--dark .q-field__label, .body--dark .q-field__messages { color: #c3ccd3; }
+.body--dark :is(.q-btn--flat, .q-btn--outline, .q-field, .q-icon, .text-negative) {
+  --q-primary: #8cc5ee; --q-negative: #f2a9a3; --q-positive: #8fd3a4; --q-accent: #efb488;
+}
+.body--dark .q-field--error .q-field__messages { color: #f2a9a3; }
+.q-notification .q-btn { color: #fff; text-transform: none; }
 .quiet { color: #55616b; }
 .body--dark .quiet { color: #aab6bf; }
 :focus-visible { outline: 2px solid #e08a3c; outline-offset: 2px; }

@@ -41,13 +41,25 @@ class Guard:
             await _answer(307, "The pages are one slash further.", send, (b"location", f"{self.at}/".encode()))
             return
 
+        gone = False
+
+        async def hear() -> Message:
+            nonlocal gone
+            message = await receive()
+            gone = gone or message["type"] == "http.disconnect"
+            return message
+
         async def tell(message: Message) -> None:
             if message["type"] == "http.response.start":
                 kept = [(name, value) for name, value in message.get("headers", []) if name.lower() != _HEADER]
                 message = {**message, "headers": [*kept, (_HEADER, _POLICY)]}
             await send(message)
 
-        await self.app(scope, receive, tell)
+        try:
+            await self.app(scope, hear, tell)
+        except RuntimeError:
+            if not gone:  # Starlette takes a visitor who leaves before the answer for a page without an answer
+                raise
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}

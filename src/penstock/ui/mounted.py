@@ -6,12 +6,12 @@ from typing import Any
 
 from nicegui import Client, app, ui
 
-from penstock.ui import home  # noqa: F401
+from penstock.ui import datasets, home, pipelines, queries, schemas  # noqa: F401
+from penstock.ui.datasets.sending import LARGEST_FILE
 from penstock.ui.frame import Door, open_to
 from penstock.ui.guard import Guard
 
 AT = "/ui"
-LARGEST_FILE = 1 << 30  # bytes; larger ones go through the API
 _MOST_PAGES = 2_000  # open at once
 _KEPT = timedelta(hours=12)  # of a tab's token, after the tab was last seen
 

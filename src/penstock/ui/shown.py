@@ -1,11 +1,13 @@
 """Numbers, sizes, moments and values as people read them."""
 
+import json
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
 LONGEST_CELL = 200  # characters of a value in a table
 _UNITS = ("B", "KB", "MB", "GB", "TB", "PB")
+_NUMBERS = ("int", "uint", "float", "double", "halffloat")
 _AGES = ((60, "second"), (3600, "minute"), (86_400, "hour"), (30 * 86_400, "day"))
 
 
@@ -76,8 +78,33 @@ def cell(value: Any) -> str:
         return "∅"
     if isinstance(value, bool):
         return "true" if value else "false"
-    text = f"{value:f}" if isinstance(value, Decimal) else str(value)
+    text = _nested(value) if isinstance(value, list | dict) else _plain(value)
     return text if len(text) <= LONGEST_CELL else f"{text[: LONGEST_CELL - 1]}…"
+
+
+def _plain(value: Any) -> str:
+    return f"{value:f}" if isinstance(value, Decimal) else str(value)
+
+
+def _nested(value: Any) -> str:
+    """Much as JSON has it, with numbers as exact as they are."""
+    match value:
+        case list():
+            return f"[{', '.join(map(_nested, value))}]"
+        case dict():
+            return "{" + ", ".join(f"{name}: {_nested(each)}" for name, each in value.items()) + "}"
+        case str():
+            return json.dumps(value, ensure_ascii=False)
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+    return _plain(value)
+
+
+def is_number(type_: Any) -> bool:
+    """Has a column of this type numbers in it, which are shown at the right?"""
+    return "decimal" in type_ if isinstance(type_, dict) else str(type_).startswith(_NUMBERS)
 
 
 def type_name(type_: Any) -> str:

@@ -144,7 +144,8 @@ def test_what_is_not_yours_looks_like_what_is_not_there(client: Client) -> None:
     made = client("POST", "/datasets", code=201, json={"name": "demo.x", "schema": [{"name": "id", "type": "int64"}]})
     there, stranger = made.json()["id"], client.as_(tenant=OTHER)
     absent = "00000000-0000-4000-8000-000000000000"
-    for path in ("/datasets/{}", "/datasets/{}/rows", "/datasets/{}/schema", "/datasets/{}/history"):
+    for tail in ("", "/rows", "/schema", "/history", "/profile", "/profile?column=id"):
+        path = f"/datasets/{{}}{tail}"
         theirs, none = (stranger("GET", path.format(each), code=404).text for each in (there, absent))
         assert theirs.replace(there, absent) == none
     stranger("DELETE", f"/datasets/{there}", code=404)

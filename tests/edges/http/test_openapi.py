@@ -203,6 +203,7 @@ def test_the_good_answer_of_every_operation_is_as_documented(document: OpenApiSc
     of_kept, of_run, of_asked = {"id": kept}, {"id": run}, {"id": asked}
     (append,) = pipeline(empty)["operations"]
     good: list[tuple[str, dict[str, Any], int]] = [
+        ("GET /me", {}, 200),
         ("GET /healthz", {}, 200),
         ("GET /readyz", {}, 200),
         ("GET /metrics", {}, 200),
@@ -263,6 +264,7 @@ def test_the_good_answer_of_every_operation_is_as_documented(document: OpenApiSc
         ),
         ("GET /datasets/{dataset}/schema", {"path_parameters": by_name, "query": {"version": "1"}}, 200),
         ("GET /datasets/{dataset}/history", {"path_parameters": by_name, "query": {"$top": "1"}}, 200),
+        ("GET /datasets/{dataset}/profile", {"path_parameters": by_name, "query": {"column": "amount"}}, 200),
         ("GET /datasets/{dataset}/rows", {"path_parameters": by_name, "query": {"$top": "1"}}, 200),
         ("GET /datasets/{dataset}/rows", {"path_parameters": by_name, "headers": {"accept": media.ARROW}}, 200),
         ("GET /datasets/{dataset}/rows", {"path_parameters": by_name, "headers": {"accept": media.PARQUET}}, 200),

@@ -70,7 +70,7 @@ PATHS = (
        for tail in ("versions", "versions/1", "versions/2", "diff", "references", "json-schema", "transitions",
                     "validate", "compatibility")]
     + [f"/datasets/{key}{tail}" for key in ("<dataset_id>", "<dataset>", "@")
-       for tail in ("", "/rows", "/schema", "/history", "/operations")]
+       for tail in ("", "/rows", "/schema", "/history", "/profile", "/operations")]
     + ["/pipelines/validate", "/pipelines/<pipeline_id>", "/pipelines/<pipeline_id>/runs", "/pipelines/@"] * 2
     + ["/runs/<run_id>", "/runs/<run_id>/cancel"] * 2
     + ["/queries/preview", "/queries/@"] * 2
@@ -85,7 +85,7 @@ QUERIES = [
     ("$filter", "not (name eq '<dataset>')"), ("$search", "<schema_name>"), ("$search", "<dataset>"),
     ("$search", '"<description>"'), ("$orderby", "<column>"), ("$orderby", "name desc"), ("$select", "<field>"),
     ("$select", "id,name,tenant_id"), ("$count", "true"), ("$top", "5"), ("$skip", "0"), ("version", "1"),
-    ("where", "<column> = '<value>'"), ("columns", "<column>"), ("from", "1"), ("to", "2"), ("before", "9"),
+    ("where", "<column> = '<value>'"), ("columns", "<column>"), ("column", "<column>"), ("from", "1"), ("to", "2"), ("before", "9"),
     ("$filter", "pipeline_id eq <pipeline_id> or id eq <run_id>"), ("$filter", "state ne 'failed'"),
     ("$filter", "name eq '<query_name>' or returns_schema_id eq <schema_id>"), ("versions", "<dataset>:1"),
     ("$search", "<pipeline_name>"), ("name", "<dataset>"), ("force", "true"), ("tenant_id", "<tenant>"), ("<field>", "<value>"),

@@ -1,0 +1,96 @@
+"""The pipelines that there are, and how each of them fared last."""
+
+import asyncio
+from typing import Any
+
+from nicegui import ui
+
+from penstock.core.caller import Role
+from penstock.ui import shown
+from penstock.ui.api import Api, part
+from penstock.ui.frame import Visit, empty, heading, page, told
+from penstock.ui.grid import Column, grid, pager
+from penstock.ui.pipelines import shelf
+from penstock.ui.pipelines.runs import state_in_words
+
+_TOP = 20
+_COLUMNS = (
+    Column("name", "Name", link=lambda row: f"/pipelines/{row['id']}"),
+    Column("last", "Last run", link=lambda row: row["run"] and f"/runs/{row['run']}"),
+    Column("at", "When", text=shown.ago),
+    Column("working", "Working dataset", link=lambda row: row["there"]),
+    Column("operations", "Operations", right=True),
+    Column("updated_at", "Changed", text=shown.ago),
+)
+
+
+@page("/pipelines", "Pipelines")
+async def pipelines(visit: Visit) -> None:
+    with heading("Pipelines"):
+        ui.button("All runs", icon="history", on_click=lambda: ui.navigate.to("/runs"), color=None).props(
+            "flat no-caps"
+        )
+        if visit.may(Role.DEVELOPER):
+            ui.button("New pipeline", icon="add", on_click=lambda: ui.navigate.to("/pipelines/new")).props(
+                "unelevated no-caps"
+            )
+    sought = ui.input("Search by name").props("outlined dense clearable debounce=300").classes("w-full max-w-md")
+    found = ui.column().classes("w-full gap-2")
+
+    async def look(skip: int = 0) -> None:
+        words = (sought.value or "").strip()
+        answer = await visit.api.get(
+            "/pipelines", search=words or None, top=_TOP, skip=skip, count=True, orderby="name"
+        )
+        rows = await _rows(visit.api, answer["value"])
+        if words != (sought.value or "").strip():
+            return  # a later answer is on its way
+        found.clear()
+        with found:
+            if rows:
+                grid(_COLUMNS, rows, name="Pipelines")
+                more = "@odata.nextLink" in answer
+                pager(skip, len(rows), answer["@odata.count"], more=more, on_move=told(look), top=_TOP)
+            elif words:
+                empty("No pipeline has such a name. Search for another.")
+            elif visit.may(Role.DEVELOPER):
+                empty(
+                    "A pipeline appends and merges datasets into another one, in one commit. There is none yet.",
+                    "Make the first one",
+                    "/pipelines/new",
+                )
+            else:
+                empty("There are no pipelines yet. A developer can make one.")
+
+    sought.on_value_change(told(lambda: look()))
+    await look()
+
+
+async def _rows(api: Api, pipelines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each with its last run, and with the name of the dataset that it works on."""
+    names = await shelf.names(api, {each["working"]["dataset_id"] for each in pipelines})
+    lasts = await asyncio.gather(*(_last_run(api, each["id"]) for each in pipelines))
+    return [
+        _row(each, names.get(each["working"]["dataset_id"]), last) for each, last in zip(pipelines, lasts, strict=True)
+    ]
+
+
+async def _last_run(api: Api, pipeline: str) -> dict[str, Any] | None:
+    answer = await api.get(
+        "/runs", filter=f"pipeline_id eq {pipeline}", orderby="created_at desc", top=1, select="id,state,created_at"
+    )
+    return next(iter(answer["value"]), None)
+
+
+def _row(pipeline: dict[str, Any], dataset: str | None, last: dict[str, Any] | None) -> dict[str, Any]:
+    return {
+        "id": pipeline["id"],
+        "name": pipeline["name"],
+        "working": dataset or "not there",
+        "there": dataset and f"/datasets/{part(dataset)}",
+        "operations": len(pipeline["operations"]),
+        "last": state_in_words(last["state"]) if last else "never",
+        "run": last and last["id"],
+        "at": last and last["created_at"],
+        "updated_at": pipeline["updated_at"],
+    }

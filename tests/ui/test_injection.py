@@ -1,0 +1,108 @@
+"""A tenant whose every text is markup: on every page it stays what it is."""
+
+from typing import Any
+
+import httpx
+
+from penstock.core import gts
+from ui.conftest import NARROW, Service, Visit
+from ui.test_queries import HOSTILE, HOSTILE_NAME
+
+USER = '<img src=x onerror="window.hacked=1">{{7*7}} eve'
+PAGES = (  # and whether they show a text of somebody's
+    ("/", True),
+    ("/schemas", True),
+    ("/schemas/new", False),
+    ("/schemas/{schema}", True),
+    ("/schemas/{schema}/edit", True),
+    ("/datasets", False),  # names of datasets are words
+    ("/datasets/shop.odd", True),
+    ("/pipelines", True),
+    ("/pipelines/new", False),
+    ("/pipelines/{pipeline}", True),
+    ("/runs", False),
+    ("/queries", True),
+    ("/queries/new", False),
+    ("/queries/{query}", True),
+    ("/queries/{query}/edit", True),
+    ("/schemas/<img src=x onerror=window.hacked=1>", False),  # nothing is there, and that is said
+    ("/datasets/<img src=x onerror=window.hacked=1>", False),
+    ("/pipelines/<img src=x onerror=window.hacked=1>", False),
+    ("/runs/<img src=x onerror=window.hacked=1>", False),
+    ("/queries/<img src=x onerror=window.hacked=1>", False),
+    ("/queries/new?dataset=<img src=x onerror=window.hacked=1>", False),
+)
+SHOWN = """() => {
+    const content = document.querySelector(".q-page-container");
+    const written = [...content.querySelectorAll("input, textarea")].map(each => each.value);
+    return [content.innerText, ...written].some(each => each.includes("{{7*7}}"));
+}"""
+NO_MARKUP = """() => [
+    window.hacked,
+    document.querySelectorAll("img[src='x'], img[onerror]").length,
+    [...document.querySelectorAll("script")].filter(each => each.textContent === "window.hacked=1").length,
+]"""
+
+
+def test_no_text_becomes_markup_on_any_page(visit: Visit, service: Service, rest: httpx.Client) -> None:
+    ids = _hostile(rest)
+    page = visit("/", user=USER, width=NARROW, expect=("404",))  # of schemas that cannot be there
+    for path, is_shown in PAGES:
+        page.goto(f"{service.address}/ui{path.format(**ids)}")
+        if path.startswith("/schemas/<"):
+            page.wait_for_load_state()
+        else:
+            page.get_by_text(f"{USER} · admin").wait_for(state="attached")
+            page.get_by_role("main").get_by_role("heading").or_(page.get_by_role("alert")).first.wait_for()
+        if is_shown:
+            page.wait_for_function(SHOWN)
+        for tab in page.get_by_role("tab").all():
+            tab.click()
+        page.wait_for_load_state("networkidle")  # whatever loads late has loaded
+        assert page.evaluate(NO_MARKUP) == [None, 0, 0], path
+
+
+def _hostile(rest: httpx.Client) -> dict[str, str]:
+    def post(path: str, body: Any) -> Any:
+        return rest.post(path, json=body).raise_for_status().json()
+
+    quoted = HOSTILE.replace('"', '""')
+    rows = f'word,"{quoted}"\n"{quoted}","{quoted}"\n'
+    made = rest.post("/datasets?name=shop.odd", content=rows, headers={"content-type": "text/csv"})
+    dataset = made.raise_for_status().json()["id"]
+    fields = [{"name": "word", "type": "string", "description": HOSTILE}]
+    metadata = {HOSTILE: HOSTILE}
+    schema = post(
+        "/gts",
+        {
+            "name": HOSTILE,
+            "description": HOSTILE,
+            "type_id": gts.QUERY_RETURNS,
+            "fields": fields,
+            "metadata": metadata,
+            "state": "DRAFT",
+        },
+    )
+    post(f"/gts/{schema['id']}/transitions", {"to": "ACTIVE", "version": 1, "reason": HOSTILE})
+    query = post(
+        "/queries",
+        {
+            "name": HOSTILE_NAME,
+            "description": HOSTILE,
+            "sql": f"SELECT word FROM shop.odd WHERE $word <> '' -- {HOSTILE}",
+            "parameters": [{"name": "word", "type": "string", "default": HOSTILE}],
+            "returns_schema_id": schema["id"],
+            "state": "DRAFT",
+        },
+    )
+    post(f"/queries/{query['id']}/transitions", {"to": "ACTIVE", "version": 1, "reason": HOSTILE})
+    source = {"source": {"dataset_id": dataset}, "source_selector": f"word = '{HOSTILE}'"}
+    pipeline = post(
+        "/pipelines",
+        {
+            "name": HOSTILE,
+            "working": {"dataset_id": dataset},
+            "operations": [{"type": "append", "alias": HOSTILE[:60], "parameters": source}],
+        },
+    )
+    return {"schema": schema["id"], "query": query["id"], "pipeline": pipeline["id"]}
