@@ -148,7 +148,7 @@ def remove(tx: Tx, schema: UUID) -> None:
     if count := reference_count(tx, schema):
         raise Conflict(
             "schema_in_use",
-            f"{count} quer{'y refers' if count == 1 else 'ies refer'} to the schema; change or delete them first",
+            f"{count} quer{'y refers' if count == 1 else 'ies refer'} to the schema; change or delete {'it' if count == 1 else 'them'} first",
             query_count=count,
         )
     tx.run(_DELETE, schema=schema, now=tx.now)

@@ -251,12 +251,17 @@ class _Frame:
 
 
 def _way(to: str, name: str, icon: str, here: str) -> None:
-    current = here == to or (to != "/" and here.startswith(f"{to}/"))
+    current = here == to or (to != "/" and _section(here) == to)
     link = ui.link(target=to).classes("plain text-white no-underline px-3 py-2 rounded flex items-center gap-1")
     link.props("aria-current=page").classes("bg-white/20") if current else link.classes("hover:bg-white/10")
     with link:
         ui.icon(icon).props("aria-hidden=true")
         ui.label(name)
+
+
+def _section(path: str) -> str:
+    first = f"/{path.split('/')[1]}"
+    return "/pipelines" if first == "/runs" else first  # runs have no section of their own
 
 
 async def _visit(api: Api) -> Visit:

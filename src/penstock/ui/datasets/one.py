@@ -82,7 +82,7 @@ class _Page:
         offered = {each["version"]: option(each) for each in history if not each["swept"]}
         offered.setdefault(dataset["version"], option(dataset))
         choice = ui.select(offered, value=dataset["version"], label="Version").props("outlined dense options-dense")
-        choice.classes("w-full sm:w-72").on_value_change(
+        choice.classes("w-full sm:w-96").on_value_change(
             lambda event: ui.navigate.to(f"{self._path}?version={event.value}")
         )
 

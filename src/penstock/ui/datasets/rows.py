@@ -16,7 +16,7 @@ _TYPED = (  # what is told of a type by how it begins
     (("date",), "{} >= DATE '2026-01-01'"),
     (("timestamp",), "{} >= TIMESTAMP '2026-01-01 00:00:00'"),
     (("bool",), "{}"),
-    (("string",), "{} = 'EMEA'"),
+    (("string",), "{} LIKE 'a%'"),
 )
 
 

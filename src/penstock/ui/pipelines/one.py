@@ -57,8 +57,8 @@ async def pipeline(visit: Visit, id: str) -> None:
     one = _One(visit, bench, stored, about)
     if writable:
         with actions:
-            ui.button("Delete", icon="delete_outline", on_click=told(one.delete), color=None).props("flat no-caps")
-            ui.button("Save", icon="save", on_click=told(one.save), color=None).props("outline no-caps")
+            ui.button("Delete", icon="delete_outline", on_click=told(one.delete)).props("flat no-caps")
+            ui.button("Save", icon="save", on_click=told(one.save)).props("outline no-caps")
             ui.button("Run", icon="play_arrow", on_click=told(one.run)).props("unelevated no-caps")
     subheading("Past runs")
     nothing = "It has not run yet. Run it, and see here how many rows and how much time each run took."

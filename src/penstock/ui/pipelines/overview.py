@@ -27,9 +27,7 @@ _COLUMNS = (
 @page("/pipelines", "Pipelines")
 async def pipelines(visit: Visit) -> None:
     with heading("Pipelines"):
-        ui.button("All runs", icon="history", on_click=lambda: ui.navigate.to("/runs"), color=None).props(
-            "flat no-caps"
-        )
+        ui.button("All runs", icon="history", on_click=lambda: ui.navigate.to("/runs")).props("flat no-caps")
         if visit.may(Role.DEVELOPER):
             ui.button("New pipeline", icon="add", on_click=lambda: ui.navigate.to("/pipelines/new")).props(
                 "unelevated no-caps"

@@ -93,7 +93,7 @@ class _Watch:
 
     def offer(self, visit: Visit) -> None:
         """What somebody who may write can do with it."""
-        self._cancel = ui.button("Cancel run", icon="block", on_click=told(self._stop), color=None)
+        self._cancel = ui.button("Cancel run", icon="block", on_click=told(self._stop))
         self._cancel.props("outline no-caps")
         if self._run["pipeline_id"]:
             again = Starter(visit, self._run["pipeline_id"])
