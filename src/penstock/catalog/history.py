@@ -1,7 +1,7 @@
 """Read what was committed: datasets at a version, their past, and the files of a version."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -15,7 +15,7 @@ from penstock.core.change import Counts, DataFile
 from penstock.core.dataset import Snapshot, Version
 from penstock.core.names import DatasetName
 from penstock.core.schema import from_fields
-from penstock.core.stats import Bounds, Plain, from_json, has_stats
+from penstock.core.stats import Bounds, Plain, Stats, from_json, has_stats
 from penstock.errors import NotFound
 
 INDEXED_COLUMNS = 32  # the first so many columns of a dataset are worth an index of their ranges
@@ -200,13 +200,15 @@ def files(
     else:
         rows = [row for part in in_chunks(numbers) for row in tx.all(_THESE[stats], numbers=part, **at)]
     rows += tx.all(_ENDED[stats], version=version, **at)
-    files = (_file(row, snapshot, stats=stats) for row in sorted(rows, key=lambda row: row.file_no))
+    known = from_json(snapshot.schema) if stats else None
+    files = (_file(row, known) for row in sorted(rows, key=lambda row: row.file_no))
     return [file for file in files if file.begin <= version and file.may_hold(bounds)]
 
 
 def files_since(tx: Tx, snapshot: Snapshot, version: int) -> list[DataFile]:
     """The files of the newest version that came after an earlier one."""
-    return [_file(row, snapshot, stats=True) for row in tx.all(_SINCE, dataset=snapshot.dataset, version=version)]
+    known = from_json(snapshot.schema)
+    return [_file(row, known) for row in tx.all(_SINCE, dataset=snapshot.dataset, version=version)]
 
 
 def still_live(tx: Tx, dataset: UUID, numbers: Sequence[int]) -> bool:
@@ -277,13 +279,13 @@ def _version(row: Row[Any]) -> Version:
     )
 
 
-def _file(row: Row[Any], snapshot: Snapshot, *, stats: bool) -> DataFile:
+def _file(row: Row[Any], known: Callable[[str], dict[str, Stats]] | None) -> DataFile:
     return DataFile(
         path=row.path,
         rows=row.rows,
         bytes=row.bytes,
         checksum=row.checksum,
-        stats=from_json(row.stats, snapshot.schema) if stats else {},
+        stats=known(row.stats) if known else {},
         row_ids=None if row.low_row_id is None else (row.low_row_id, row.high_row_id),
         number=row.file_no,
         first_row_id=row.first_row_id,

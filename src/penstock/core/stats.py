@@ -5,7 +5,7 @@ microseconds, booleans are 0 and 1. Long texts are cut: the bound stays a bound,
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -92,13 +92,21 @@ def to_json(columns: Mapping[str, Stats]) -> str:
     )
 
 
-def from_json(text: str, schema: pa.Schema) -> dict[str, Stats]:
-    """Read with the schema of today: the bounds of a column that was widened are still bounds."""
-    return {
-        name: Stats(_in(low, schema.field(name).type), _in(high, schema.field(name).type), nulls)
-        for name, (low, high, nulls) in json.loads(text).items()
-        if name in schema.names
-    }
+def from_json(schema: pa.Schema) -> Callable[[str], dict[str, Stats]]:
+    """Reads what `to_json` wrote, of the columns that a schema has; there may be many files.
+
+    The schema is that of today: the bounds of a column that was widened are still bounds.
+    """
+    reads = {column.name: _in(column.type) for column in schema}
+
+    def read(text: str) -> dict[str, Stats]:
+        return {
+            name: Stats(None if low is None else into(low), None if high is None else into(high), nulls)
+            for name, (low, high, nulls) in json.loads(text).items()
+            if (into := reads.get(name))
+        }
+
+    return read
 
 
 def _below(low: Plain | None) -> Plain | None:
@@ -129,13 +137,11 @@ def _out(value: Plain | None) -> Any:
     return value
 
 
-def _in(stored: Any, kept: pa.DataType) -> Plain | None:
-    if stored is None:
-        return None
+def _in(kept: pa.DataType) -> Callable[[Any], Plain]:
     if pt.is_binary(kept):
-        return bytes.fromhex(stored)
+        return bytes.fromhex
     if pt.is_decimal(kept):
-        return Decimal(stored)
+        return Decimal
     if pt.is_floating(kept):
-        return float(stored)
-    return stored  # type: ignore[no-any-return]
+        return float
+    return lambda stored: stored

@@ -185,10 +185,10 @@ class Results:
             count = None
             if asked.options.count:  # first: a page may end before all rows have come, and its process with it
                 counted = odata.count(asked.options, opened.fields, have)
-                told = cell.run(counted.before, counted.after, {**given, **counted.parameters}).table()
+                told = _run(cell, counted, given).table()
                 count = told.column(0)[0].as_py()
             heard = None if asked.most_bytes is None else _HEARD_BYTES
-            rows = cell.run(page.before, page.after, {**given, **page.parameters}, heard)
+            rows = _run(cell, page, given, heard)
             table, more = self._checked(opened, asked, rows)
         return Result(table, {}, more, count), parsed.repeatable
 
@@ -269,6 +269,10 @@ class Results:
             self._ran(seconds)
             with self._ws.db.write(caller) as tx:
                 tx.audit(action, {**facts, "milliseconds": round(seconds * 1000)})
+
+
+def _run(cell: Cell, asked: odata.Wrapped, given: Mapping[str, Any], most_bytes: int | None = None) -> Rows:
+    return cell.run(asked.before, asked.after, {**given, **asked.parameters}, most_bytes, asked.filtered)
 
 
 def _schema(tx: Tx, query: Query) -> Entry:

@@ -174,7 +174,7 @@ def _from_json(told: Mapping[str, Any], working: Working) -> NewFile:
     return NewFile(
         **{
             **told,
-            "stats": from_json(told["stats"], working.schema),
+            "stats": from_json(working.schema)(told["stats"]),
             "row_ids": ids and (ids[0], ids[1]),
         }
     )

@@ -46,6 +46,7 @@ from penstock.core.odata.tree import (
     Or,
     Place,
     Value,
+    spoken_of,
     walk,
 )
 
@@ -79,5 +80,6 @@ __all__ = [
     "next_page",
     "options",
     "parse",
+    "spoken_of",
     "walk",
 ]

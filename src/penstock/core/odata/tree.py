@@ -131,6 +131,19 @@ def size(node: Node) -> int:
     return sum(1 + (len(part.items) if isinstance(part, In) else 0) for part in walk(node))
 
 
+def spoken_of(node: Node) -> frozenset[str]:
+    """The names of the fields in a condition."""
+    found = set[Value]()
+    for part in walk(node):
+        match part:
+            case Compare(_, left, right) | Match(_, left, right):
+                found |= {left, right}
+            case In(operand):
+                found.add(operand)
+    fields = [each.field if isinstance(each, Folded) else each for each in found]
+    return frozenset(each.name for each in fields if isinstance(each, Field))
+
+
 def walk(node: Node) -> Iterator[Node]:
     """Every condition, in the order of the text."""
     stack = [node]

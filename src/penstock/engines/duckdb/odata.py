@@ -41,6 +41,7 @@ from penstock.core.odata import (
     Or,
     Place,
     Value,
+    spoken_of,
 )
 from penstock.core.query import OURS
 from penstock.engines.duckdb.measure import OF_NULL, Exact, Measure, Operand, alike, measured
@@ -78,6 +79,7 @@ class Wrapped:
     before: str
     after: str
     parameters: Mapping[str, Any]  # by their names in the SQL
+    filtered: frozenset[str] = frozenset()  # the fields that the condition speaks of
 
 
 def kinds(fields: Sequence[Field]) -> Fields:
@@ -121,7 +123,8 @@ class _Asked:
         places = ", ".join(_column(place) for place in range(len(self.have)))
         where = "" if self.options.filter is None else f" WHERE {self.formula(self.options.filter)}"
         after = f" AS q({places}){where}{''.join(clauses)}"
-        return Wrapped(f"SELECT {', '.join(columns)} FROM ", after, self.parameters)
+        filtered = frozenset() if self.options.filter is None else spoken_of(self.options.filter)
+        return Wrapped(f"SELECT {', '.join(columns)} FROM ", after, self.parameters, filtered)
 
     def columns(self) -> list[str]:
         """A result without any of them keeps its rows, in a column that no field can be called like."""

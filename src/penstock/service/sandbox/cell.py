@@ -9,7 +9,7 @@ import os
 import socket
 import sys
 from base64 import b64decode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
@@ -36,7 +36,6 @@ from penstock.service.sandbox.wire import Hung, Kind, Line
 _BATCH_ROWS = 64 << 10
 _FEW_BATCH_ROWS = 2_048  # where only the first rows may be wanted
 _PIECE = 2 << 20  # bytes, of such an answer
-_TELLING = 16  # columns: to say their bounds takes less time than to open a file
 _DEPTH = 20_000  # DuckDB allows expressions of 1,000 levels, each of which is several in JSON
 _FILES = fs.LocalFileSystem()
 # Not read ahead: local files are fast, and a file's first rows need not wait for all of it.
@@ -106,26 +105,26 @@ def _connected(limits: Limits) -> duckdb.DuckDBPyConnection:
 @dataclass(frozen=True, slots=True)
 class _Table:
     schema: pa.Schema
-    files: Sequence[tuple[str, int, Mapping[str, Stats]]]  # path, rows, what is known of its columns
+    files: Sequence[tuple[str, int, str]]  # path, rows, what is known of its columns (`core.stats`)
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> "_Table":
         exact = pa.ipc.read_schema(pa.py_buffer(b64decode(given["schema"])))
         # "Required" is the catalog's promise; an old file without the column could not keep it for the scanner.
         schema = pa.schema([column.with_nullable(True) for column in exact])
-        return cls(schema, [(path, rows, from_json(known, schema)) for path, rows, known in given["files"] if rows])
+        return cls(schema, [(path, rows, known) for path, rows, known in given["files"] if rows])
 
-    def telling(self, reading: Reading) -> frozenset[str]:
-        """The columns whose bounds may spare a file: the first ones in any case, others if the statement speaks of them."""
-        judged = [f.name for f in self.schema if _judged(f.type)]
-        return frozenset(judged[:_TELLING]) | {name for name in judged if name.lower() in reading.columns}
+    def telling(self, names: Collection[str]) -> frozenset[str]:
+        """The columns whose bounds may spare a file: those that are spoken of."""
+        return frozenset(f.name for f in self.schema if _judged(f.type) and f.name.lower() in names)
 
     def source(self, columns: frozenset[str]) -> pads.Dataset:
         """The files, and what is known of these columns: a file that cannot hold what is asked for is not opened."""
         judged = {name: pc.field(name) for name in columns}
+        known = from_json(pa.schema([self.schema.field(name) for name in columns]))
         fragments = [
-            _PARQUET.make_fragment(path, _FILES, partition_expression=self._promise(judged, rows, known))
-            for path, rows, known in self.files
+            _PARQUET.make_fragment(path, _FILES, partition_expression=self._promise(judged, rows, known(told)))
+            for path, rows, told in self.files
         ]
         few = sum(rows for _, rows, _ in self.files) <= _FEW_ROWS
         return (_Small if few else _Source)(fragments, self.schema, _PARQUET, _FILES)
@@ -197,7 +196,8 @@ class _Cell:
                 case {"bind": tables}:
                     self.tables = {Ref(*ref): _Table.of(given) for ref, given in tables}
                     self.line.say(Kind.SAID)
-                case {"before": before, "after": after, "parameters": values, "pieces": pieces}:
+                case {"before": before, "after": after, "filtered": names, "parameters": values, "pieces": pieces}:
+                    self._show(self.reading.columns.union(names))
                     self._run(f"{before}({self.select}){after}", wire.read(values), pieces=pieces)
         except Hung:
             raise
@@ -221,7 +221,6 @@ class _Cell:
         }
 
     def _run(self, sql: str, values: Mapping[str, Any], *, pieces: bool) -> None:
-        self._show()
         try:
             bound = self._bound(sql, dict(values))
         except duckdb.Error as cause:
@@ -235,9 +234,9 @@ class _Cell:
         """The statement with its columns found and its types known. No row has been read."""
         return self.db.sql(sql, params=values)
 
-    def _show(self) -> None:
+    def _show(self, spoken: Collection[str]) -> None:
         for ref, table in self.tables.items():
-            columns = table.telling(self.reading)
+            columns = table.telling(spoken)
             if self.shown.get(ref) == columns:
                 continue
             source = f"{ref.home}.{ref.table}"

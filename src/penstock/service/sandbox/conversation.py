@@ -5,7 +5,7 @@ import os
 import select
 import signal
 from base64 import b64encode
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -102,10 +102,11 @@ class Cell:
         after: str = " AS q",
         parameters: Mapping[str, Any] | None = None,
         most_bytes: int | None = None,
+        filtered: Collection[str] = (),
     ) -> "Rows":
         """Carry out `before (the statement) after`. The rows must be read to their end before the next question.
 
-        With `most_bytes`, a smaller limit than all queries have, rows come in small pieces: who has enough can stop.
+        `filtered`: columns that `after` has a condition on; the statement's own are known. With `most_bytes`, a smaller limit than all queries have, rows come in small pieces: who has enough can stop.
         """
         known = {name.lower(): name for name in self._parameters}  # DuckDB does not mind their case
         given = {known.get(name.lower(), name): value for name, value in (parameters or {}).items()}
@@ -113,7 +114,15 @@ class Cell:
             raise Invalid("missing_parameter", f"the query needs a value for ${missing[0]}", parameters=missing)
         pieces = most_bytes is not None
         most = self._limits.bytes if most_bytes is None else min(most_bytes, self._limits.bytes)
-        self._say({"before": before, "after": after, "parameters": spelled(given), "pieces": pieces})
+        self._say(
+            {
+                "before": before,
+                "after": after,
+                "filtered": [name.lower() for name in filtered],
+                "parameters": spelled(given),
+                "pieces": pieces,
+            }
+        )
         _, content = self._hear(Kind.ARROW)
         try:
             schema = pa.ipc.read_schema(content)
