@@ -277,6 +277,19 @@ def test_a_query_is_registered_with_its_promise_or_not_at_all(lake: Lake) -> Non
     assert again.run().num_rows == 2
 
 
+@pytest.mark.parametrize("sql", ["SELECT * FROM game.scores", "SELECT points AS p, team FROM game.scores"])
+def test_a_filter_spares_the_files_that_cannot_match(lake: Lake, sql: str) -> None:
+    scores = lake.create("game.scores", {"team": ["a", "b"], "points": [1, 2]})
+    scores.append({"team": ["c"], "points": [30]})
+    name = "p" if " AS p" in sql else "points"
+    query = lake.register("all", sql, [{"name": "team", "type": "string"}, {"name": name, "type": "number"}])
+    (gone,) = scores.now().paths(where="points < 10")
+    Path(gone).unlink()
+    assert query.run({"$filter": f"{name} gt 9"}).rows[0]["team"] == "c"
+    with pytest.raises(Unavailable):
+        query.run({"$filter": f"{name} gt 1"})
+
+
 def test_an_answer_is_read_by_pandas_and_polars(lake: Lake) -> None:
     answer = lake.query(registered(lake, OF_TEAM, parameters=A_TEAM)).run({"$orderby": "team"})
     expected = {"team": ["a", "b"], "points": [1, 2]}
