@@ -116,6 +116,39 @@ def run_killed(lake: Lake, dataset: str, step: str) -> str:
     return "alive"
 
 
+def ask_killed(lake: Lake, definition: dict[str, Any]) -> None:
+    """Put a run into the queue, tell its id, and end this process."""
+    from penstock.core import pipeline
+    from penstock.service.runs import Runner
+
+    ticket = Runner(lake.workspace, takes=False).submit(lake.caller, pipeline.read(definition))
+    print(ticket.run.id, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def work_killed(lake: Lake, step: str) -> None:
+    """Take runs; a step of the first one ends this process."""
+    from penstock.service.runs import Runner
+
+    with faults.armed(step, lambda: os.kill(os.getpid(), signal.SIGKILL)):
+        Runner(lake.workspace).start()
+        time.sleep(60)
+
+
+def work(lake: Lake) -> int:
+    """Take what waits; the answer is how many runs ended here."""
+    from penstock.service.runs import Bounds, Runner
+
+    ended = list[str]()
+    runner = Runner(lake.workspace, Bounds(at_once=2))
+    runner.hear_ends(lambda state, _: ended.append(state))
+    runner.start()
+    while not runner.idle():
+        time.sleep(0.01)
+    runner.close(60)
+    return len(ended)
+
+
 def transact_killed(lake: Lake, names: list[str], step: str) -> str:
     """A client's transaction whose owner ends at a step of the commit; "" is before it."""
     from penstock.service.transactions import Transactions

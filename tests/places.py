@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import text
+
 import penstock
 from children import Child
 from penstock import config
@@ -26,7 +28,10 @@ class Place:
             folder.mkdir(parents=True, exist_ok=True)
             with (folder / "catalog.db").open("xb") as file:
                 file.write(_catalog())
-        penstock.open(folder, create=True, settings=place.settings()).close()
+        with penstock.open(folder, create=True, settings=place.settings()) as lake:
+            if url is not None:  # tests share the server: nobody takes the runs of those before
+                with lake.workspace.db.raw() as connection, connection.begin():
+                    connection.execute(text("DELETE FROM run_turns"))
         return place
 
     def settings(self) -> config.Settings:

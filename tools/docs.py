@@ -1,4 +1,4 @@
-"""Write the pages that can be worked out from the code: errors, settings, commands. `--check` only compares."""
+"""Write the pages that can be worked out from the code: errors, settings, commands, routes. `--check` only compares."""
 
 import argparse
 import ast
@@ -10,15 +10,22 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 import click
+from fastapi.routing import APIRoute
 
 from penstock import config, errors
 from penstock.cli import cli
 from penstock.core import operations
+from penstock.http.app import ROUTERS
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "penstock"
 PLUMBING = {"str", "len", "join", "map", "ascii", "type", "__name__", "isoformat", "strerror", "or"}
 NOTE = "<!-- Written by `make docs`; do not edit. -->\n\n"
+# What takes a reason to the place where it is raised: which of its arguments is the reason, and which the sentence.
+CARRIERS = {
+    "core/contract/promise": {"_Problem": (0, 2)},
+    "core/query": {"_error": (1, 2), "_refuse": (0, 0)},
+}
 
 
 @dataclass(frozen=True, order=True)
@@ -29,28 +36,57 @@ class Raised:
     module: str
 
 
+# What reading does not find: a reason with a hole in it, and refusals of what is no request yet.
+ALSO = (
+    Raised("Invalid", "type_id_is_fixed", "type_id is {value} and cannot be changed here", "core/registry"),
+    Raised("Invalid", "bad_request", "this is no HTTP request that can be read", "http/server"),
+    Raised("Invalid", "headers_too_large", "the request's headers are too large", "http/server"),
+)
+
+
 def raised() -> list[Raised]:
     """Every error that the source can raise, found by reading it."""
     found = {entry for path in sorted(SOURCE.rglob("*.py")) for entry in _raised_in(path)}
-    return sorted(found)
+    return sorted(found | set(ALSO))
 
 
 def _raised_in(path: Path) -> Iterator[Raised]:
     tree = ast.parse(path.read_text("utf-8"))
     module = str(path.relative_to(SOURCE).with_suffix(""))
-    kinds = {kind.__name__ for kind in errors.KINDS}
+    kinds, carriers, words = {kind.__name__ for kind in errors.KINDS}, CARRIERS.get(module, {}), _words(tree)
     for node in ast.walk(tree):
-        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in kinds):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
+            continue
+        if node.func.id in carriers:
+            reason, sentence = (node.args[place] for place in carriers[node.func.id])
+            if isinstance(reason, ast.Constant):
+                yield Raised(
+                    "Invalid", reason.value, "{pointer}: {message}" if sentence is reason else _text(sentence), module
+                )
+        if node.func.id not in kinds:
             continue
         match node.args:
             case [ast.Constant(value=str(reason)), sentence, *_]:
                 yield Raised(node.func.id, reason, _text(sentence), module)
+            case [ast.Name(id=name), sentence, *_] if name in words:
+                yield Raised(node.func.id, words[name], _text(sentence), module)
             case [ast.Starred()]:  # Kind(*TABLE[…]): the module keeps its reasons and sentences in tables
                 for pair in ast.walk(tree):
                     match pair:
                         case ast.Tuple(elts=[ast.Constant(value=str(reason)), ast.Constant(value=str(sentence))]):
                             if re.fullmatch(r"[a-z]+(_[a-z]+)+", reason):
                                 yield Raised(node.func.id, reason, sentence, module)
+
+
+def _words(tree: ast.Module) -> dict[str, str]:
+    """The constants of a module that are text."""
+    return {
+        target.id: node.value.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
 
 
 def _text(node: ast.expr) -> str:
@@ -119,11 +155,32 @@ def _commands(command: click.Command, path: list[str]) -> Iterator[tuple[list[st
             yield from _commands(inner, [*path, name])
 
 
+def routes_page() -> str:
+    rows = [f"| {method} | `{path}` | {_cell(summary)} |" for path, method, summary in sorted(routes())]
+    return "\n".join(
+        ["# Routes\n", NOTE + "Each with its parameters, bodies and answers at `/docs` of a service; with examples in "
+         "[REST](rest.md).\n", "| method | path | |", "| --- | --- | --- |", *rows, ""]
+    )  # fmt: skip
+
+
+def routes() -> Iterator[tuple[str, str, str]]:
+    """Path, method and summary of what is served to programs."""
+    for router in ROUTERS:
+        for route in router.routes:
+            if isinstance(route, APIRoute) and route.include_in_schema:
+                yield from ((route.path, method, route.summary or "") for method in route.methods)
+
+
 def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
-PAGES = {"errors.md": errors_page, "settings.md": settings_page, "commands.md": commands_page}
+PAGES = {
+    "errors.md": errors_page,
+    "settings.md": settings_page,
+    "commands.md": commands_page,
+    "routes.md": routes_page,
+}
 
 
 def main() -> None:

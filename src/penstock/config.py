@@ -141,7 +141,7 @@ class Settings:
     runs_waiting: int = _setting(
         "PENSTOCK_RUNS_WAITING",
         100,
-        "Runs that may wait in one process; a tenant has a quarter of the places.",
+        "Runs that may wait for their turn, in all; a tenant has a quarter of the places.",
         _positive,
     )
     query_seconds: int = _setting("PENSTOCK_QUERY_SECONDS", 30, "A query is ended when it takes longer.", _positive)

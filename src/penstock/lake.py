@@ -112,7 +112,7 @@ class Lake:
 
     def __init__(self, ws: Workspace, caller: Caller, home: config.Home, results: Results | None = None) -> None:
         self.workspace, self.caller, self.home = ws, caller, home
-        self.runner = runs.Runner(ws)  # of pipelines; it does nothing until it is asked to
+        self.runner = runs.Runner(ws, takes=False)  # of pipelines; it does nothing until it is asked to
         self.results = results or Results(ws)  # of queries; likewise
 
     def dataset(self, name: str | UUID) -> "Dataset":
@@ -464,7 +464,7 @@ class Pipeline:
     def run(self, *, idempotency_key: str | None = None, progress: Callable[[Progress], None] = lambda _: None) -> Run:
         """Carry it out, and wait for its end. What went wrong is raised, and then nothing was written."""
         lake = self._lake
-        ticket = lake.runner.submit(lake.caller, self.definition, key=idempotency_key, hear=progress)
+        ticket = lake.runner.submit(lake.caller, self.definition, key=idempotency_key, hear=progress, here=True)
         try:
             lake.runner.wait(ticket)
         except KeyboardInterrupt:

@@ -45,7 +45,8 @@ def asked(lake: Lake, key: str | None = None, request: str = REQUEST, **members:
     """The run that counts once this one was asked for."""
     with writing(lake) as tx:
         run = Run(uuid4(), None, "monthly", DEFINITION, State.QUEUED, tx.now, tx.caller.user, tx.caller.name, key=key)
-        return runs.insert(tx, replace(run, **members), role=Role.DEVELOPER, holder="host process 1", request=request)
+        run = replace(run, **members)
+        return runs.insert(tx, run, role=Role.DEVELOPER, request=request, holder="host process 1", turn=None)
 
 
 def running(lake: Lake, key: str | None = None) -> Run:
@@ -55,10 +56,16 @@ def running(lake: Lake, key: str | None = None) -> Run:
         return runs.find(tx, run.id)
 
 
+def beat(tx: Tx, *these: Run) -> dict[UUID, bool]:
+    """Signs of life of first tries."""
+    alive = runs.beat(tx, [(run.id, 1) for run in these], until=tx.now)
+    return {run: asked for (run, _), asked in alive.items()}
+
+
 def ended(lake: Lake, outcome: Outcome = DONE, key: str | None = None) -> Run:
     run = running(lake, key)
     with writing(lake) as tx:
-        assert runs.finish(tx, run.id, outcome)
+        assert runs.finish(tx, run.id, 1, outcome)
     return now(lake, run)
 
 
@@ -159,21 +166,21 @@ def test_progress_is_shown_while_a_run_runs_and_gone_when_it_is_over(lake: Lake)
     run = running(lake)
     shown = replace(run, progress=asdict(PROGRESS), results=(RESULT,), reads=(asdict(READ),))
     with writing(lake) as tx:
-        runs.show_progress(tx, run.id, PROGRESS, [RESULT], [READ])
+        runs.show_progress(tx, run.id, 1, PROGRESS, [RESULT], [READ])
     assert now(lake, run) == shown
     with writing(lake) as tx:
-        assert runs.finish(tx, run.id, FAILED)
-        runs.show_progress(tx, run.id, PROGRESS, [RESULT], [READ])
+        assert runs.finish(tx, run.id, 1, FAILED)
+        runs.show_progress(tx, run.id, 1, PROGRESS, [RESULT], [READ])
         assert runs.find(tx, run.id) == replace(run, state=State.FAILED, ended_at=tx.now, error=FAILED.error)
 
 
 def test_a_run_ends_once(lake: Lake) -> None:
     run = running(lake)
     with writing(lake) as tx:
-        assert runs.finish(tx, run.id, DONE, written=[WRITTEN], commit_no=3)
+        assert runs.finish(tx, run.id, 1, DONE, written=[WRITTEN], commit_no=3)
         moment = tx.now
     with writing(lake) as tx:
-        assert not runs.finish(tx, run.id, FAILED)
+        assert not runs.finish(tx, run.id, 1, FAILED)
     over = now(lake, run)
     assert over == replace(
         run,
@@ -190,7 +197,7 @@ def test_a_run_ends_once(lake: Lake) -> None:
 def test_an_end_that_is_rolled_back_did_not_happen(lake: Lake) -> None:
     run = running(lake)
     with pytest.raises(ZeroDivisionError), writing(lake) as tx:
-        assert runs.finish(tx, run.id, DONE)
+        assert runs.finish(tx, run.id, 1, DONE)
         raise ZeroDivisionError
     assert now(lake, run) == run
 
@@ -199,7 +206,7 @@ def test_a_run_ends_whatever_the_details_of_its_error_are(lake: Lake) -> None:
     run, id, at = running(lake), uuid4(), datetime(2026, 1, 31, tzinfo=UTC)
     details = {"id": id, "at": at, "key": float("nan"), "text": "a\x00b\ud800", "tuple": (1, 2), "big": 2**63}
     with writing(lake) as tx:
-        assert runs.finish(tx, run.id, Outcome(State.FAILED, error={"error": {"details": details}}))
+        assert runs.finish(tx, run.id, 1, Outcome(State.FAILED, error={"error": {"details": details}}))
     told = {**details, "id": str(id), "at": str(at), "key": "NaN", "tuple": [1, 2]}
     assert now(lake, run).error == {"error": {"details": told}}
 
@@ -213,7 +220,7 @@ def test_a_run_that_waits_is_cancelled_at_once(lake: Lake) -> None:
         told = runs.ask_to_cancel(tx, run.id)
         assert told == replace(run, state=State.CANCELLED, cancelling=True, ended_at=tx.now)
         assert not runs.start(tx, run.id, "host process 2")
-        assert runs.beat(tx, [run.id]) == {}
+        assert beat(tx, run) == {}
 
 
 def test_a_run_that_runs_is_asked_to_stop_and_hears_it(lake: Lake) -> None:
@@ -221,9 +228,9 @@ def test_a_run_that_runs_is_asked_to_stop_and_hears_it(lake: Lake) -> None:
     with writing(lake) as tx:
         assert runs.ask_to_cancel(tx, run.id) == replace(run, cancelling=True)
         assert runs.ask_to_cancel(tx, run.id) == replace(run, cancelling=True)
-        assert runs.beat(tx, [other.id, run.id, uuid4()]) == {run.id: True, other.id: False}
-        assert runs.finish(tx, run.id, CANCELLED)
-        assert runs.beat(tx, [run.id, other.id]) == {other.id: False}
+        assert beat(tx, other, run, replace(run, id=uuid4())) == {run.id: True, other.id: False}
+        assert runs.finish(tx, run.id, 1, CANCELLED)
+        assert beat(tx, run, other) == {other.id: False}
 
 
 def test_whoever_asks_for_runs_and_stops_them_is_on_record(lake: Lake) -> None:
@@ -247,8 +254,8 @@ def test_a_run_that_is_over_stays_as_it_is(lake: Lake, outcome: Outcome) -> None
 # -- falling silent ---------------------------------------------------------------------------------------------------
 
 SIGNS: dict[str, Callable[[Tx, Run], Any]] = {
-    "a beat": lambda tx, run: runs.beat(tx, [run.id]),
-    "progress": lambda tx, run: runs.show_progress(tx, run.id, PROGRESS, [], []),
+    "a beat": lambda tx, run: beat(tx, run),
+    "progress": lambda tx, run: runs.show_progress(tx, run.id, 1, PROGRESS, [], []),
 }
 
 
@@ -278,15 +285,15 @@ def test_a_silent_run_is_shown_as_failed_and_can_do_no_more(lake: Lake, make: Ca
     run = make(lake, "k")
     with writing(lake) as tx:
         if run.state is State.RUNNING:
-            runs.show_progress(tx, run.id, PROGRESS, [RESULT], [READ])
+            runs.show_progress(tx, run.id, 1, PROGRESS, [RESULT], [READ])
     with writing(lake) as tx:
         moment = tx.now
         assert runs.bury(tx, moment + timedelta(seconds=1)) == 1
         assert runs.bury(tx, moment + timedelta(seconds=1)) == 0
     with writing(lake) as tx:
-        assert runs.beat(tx, [run.id]) == {}
+        assert beat(tx, run) == {}
         assert not runs.start(tx, run.id, "host process 2")
-        assert not runs.finish(tx, run.id, DONE, written=[WRITTEN], commit_no=3)
+        assert not runs.finish(tx, run.id, 1, DONE, written=[WRITTEN], commit_no=3)
     lost = now(lake, run)
     assert (lost.state, lost.ended_at, lost.progress, lost.written) == (State.FAILED, moment, None, ())
     assert len(lost.results) == (run.state is State.RUNNING), "what it had done is still told"
@@ -319,9 +326,9 @@ def test_nobody_moves_the_runs_of_another_tenant(lake: Lake, stranger: Lake) -> 
     waiting, theirs = asked(stranger), running(stranger)
     with writing(lake) as tx:
         assert not runs.start(tx, waiting.id, "host process 3")
-        assert runs.beat(tx, [waiting.id, theirs.id]) == {}
-        runs.show_progress(tx, theirs.id, PROGRESS, [RESULT], [READ])
-        assert not runs.finish(tx, theirs.id, FAILED)
+        assert beat(tx, waiting, theirs) == {}
+        runs.show_progress(tx, theirs.id, 1, PROGRESS, [RESULT], [READ])
+        assert not runs.finish(tx, theirs.id, 1, FAILED)
         late = tx.now + timedelta(days=1)
         assert (runs.silent(tx, late), runs.bury(tx, late)) == (False, 0)
     assert (now(stranger, waiting), now(stranger, theirs)) == (waiting, theirs)
@@ -386,7 +393,7 @@ FEW: dict[str, tuple[Callable[[Lake], Any], str]] = {
         "ix_pipeline_runs_state",
     ),
     "silent": (lambda lake: _in(lake, lambda tx: runs.silent(tx, tx.now)), "ix_pipeline_runs_state"),
-    "buried": (lambda lake: _in(lake, lambda tx: runs.bury(tx, tx.now)), "ix_pipeline_runs_state"),
+    "buried": (lambda lake: _in(lake, lambda tx: runs.bury(tx, tx.now - timedelta(1))), "ix_pipeline_runs_state"),
     "of a key": (lambda lake: asked(lake, "k"), "uq_pipeline_runs_key"),
 }
 

@@ -174,6 +174,44 @@ def test_every_table_of_tenants_is_enabled_and_forced(postgres_url: str, owner: 
     db.close()
 
 
+def test_turns_alone_can_be_looked_at_over_all_tenants(owner: Any) -> None:
+    """And only looked at: what there is besides the rule of the tenant is one policy, for reading ids."""
+    with owner.connect() as connection:
+        beside = connection.execute(
+            text("SELECT tablename, cmd FROM pg_policies WHERE schemaname = 'public' AND policyname <> 'own_tenant'")
+        ).all()
+        rules = connection.execute(
+            text("SELECT DISTINCT qual, with_check, cmd FROM pg_policies WHERE policyname = 'own_tenant'")
+        ).all()
+    assert [tuple(row) for row in beside] == [("run_turns", "SELECT")]
+    assert len(rules) == 1
+    kinds = {column.name: type(column.type).__name__ for column in tables.run_turns.columns}
+    assert kinds == {
+        "tenant_id": "Uuid",
+        "run_id": "Uuid",
+        "turn": "BigInteger",
+        "queued_at": "Instant",
+        "due_at": "Instant",
+    }
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        select(tables.pipeline_runs),
+        select(tables.run_turns).join(tables.pipeline_runs, true()),
+        select(tables.run_turns).where(exists(select(tables.audit.c.at))),
+        delete(tables.run_turns),
+        update(tables.run_turns).values(turn=0),
+        insert(tables.run_turns).from_select(["turn"], select(tables.run_turns.c.turn)),
+    ],
+    ids=lambda statement: str(statement).replace("\n", "")[-60:],
+)
+def test_who_looks_at_turns_sees_and_changes_nothing_else(lake: Lake, statement: Any) -> None:
+    with pytest.raises(RuntimeError, match="without the tenant condition"), lake.workspace.db.turns() as tx:
+        tx.all(statement)
+
+
 def test_every_unique_key_starts_with_the_tenant_or_is_an_id_that_the_server_made() -> None:
     for table in tables.metadata.sorted_tables:
         keys = [list(table.primary_key.columns), *(list(i.columns) for i in table.indexes if i.unique)]
@@ -213,7 +251,7 @@ def _register(lake: Lake) -> None:
     pipeline = pipelines.create(lake.workspace, lake.caller, value).id
     with lake.workspace.db.write(lake.caller) as tx:
         run = Run(uuid4(), pipeline, "twice", value, State.QUEUED, tx.now, lake.caller.user, "ada")
-        runs.insert(tx, run, role=Role.ADMIN, holder="here", request="")
+        runs.insert(tx, run, role=Role.ADMIN, request="", holder="here", turn=0)
 
 
 def test_the_application_cannot_write_into_another_tenant(postgres_url: str, owner: Any) -> None:

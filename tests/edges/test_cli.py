@@ -73,6 +73,7 @@ def test_an_unknown_option_is_wrong_usage(shell: Shell, path: tuple[str, ...]) -
 
 ARGUMENTS = {
     "create": ["a.b", "-c", "x:int64"], "import": ["a.b", "x.csv"], "show": ["a.b"], "history": ["a.b"],
+    "profile": ["a.b"],
     "read": ["a.b"], "export": ["a.b", "x.csv"], "alter": ["a.b", "--add", "x:int64"], "compact": ["a.b"],
     "drop": ["a.b", "--yes"], "merge": ["x.csv", "a.b", "--key", "x"], "infer": ["a.b"], "schema create": ["x.csv"],
     "schema validate": ["x", "x.csv"], "validate": ["x.csv"], "run": ["x.csv"],
@@ -119,6 +120,34 @@ def test_a_dataset_from_its_making_to_its_end(shell: Shell) -> None:
     assert shell("dataset", "list").out == b""
 
 
+def test_a_profile_tells_what_the_columns_are_like(shell: Shell, orders: str) -> None:
+    told = shell("dataset", "profile", orders, "--column", "id", "--json").json
+    assert (told["name"], told["version"], told["rows"]) == (orders, 2, 5)
+    assert told["columns"] == [
+        {"column": "id", "type": "int64", "nulls": 0, "min": 1, "max": 5},
+        {"column": "word", "type": "string", "nulls": 1, "min": "five", "max": "two"},
+    ]
+    assert [part["count"] for part in told["histogram"]["bins"]] == [1, 1, 1, 1, 1]
+    assert not told["histogram"]["sampled"]
+    first = shell("dataset", "profile", orders, "--version", 1, "--column", "word", "--json").json
+    assert (first["version"], first["rows"], first["columns"][1]["nulls"]) == (1, 3, 0)
+    assert first["histogram"]["top"] == [{"value": word, "count": 1} for word in ("one", "three", "two")]
+    shown = shell("dataset", "profile", orders, "--column", "word").out.decode()
+    assert "five" in shown
+    assert "━" * 40 in shown
+    refused = shell("dataset", "profile", orders, "--column", "nope", code=1)
+    assert (refused.out, "there is no column 'nope'" in refused.err) == (b"", True)
+
+
+def test_what_a_profile_does_not_know_is_a_question_mark(shell: Shell) -> None:
+    Path("long.csv").write_text(f"text\n{'a' * 50}\n")
+    shell("dataset", "import", "a.b", "long.csv")
+    assert shell("dataset", "profile", "a.b").out.decode().splitlines()[-1].split() == ["text", "string", "0", "?", "?"]
+    shell("dataset", "create", "a.none", "-c", "x:double")
+    none = shell("dataset", "profile", "a.none", "--column", "x").out.decode().splitlines()
+    assert none[-1].split() == ["x", "double", "0", "?", "?"]
+
+
 def test_sentences_go_to_standard_error_and_data_to_standard_output(shell: Shell, orders: str) -> None:
     for words in (["import", orders, "three.csv"], ["export", orders, "out.csv"], ["compact", orders]):
         answer = shell("dataset", *words)
@@ -162,11 +191,13 @@ def test_the_demo_tells_its_story_and_leaves_nothing(shell: Shell, monkeypatch: 
     assert [d["name"] for d in told.json["datasets"]] == [f"finance.{name}" for name in names]
     assert [r["operation"] for r in told.json["results"]] == ["append", "append", "append", "merge"]
     assert told.json["results"][2]["result"]["aggregated"]
+    assert told.json["caught"]["reason"] == "schema_mismatch"
     assert sorted(shell.folder.iterdir()) == before
     monkeypatch.delenv("PENSTOCK_DATABASE_URL")
     answer = shell("demo", "--keep", "kept")
     assert b"Conflict:" in answer.out
     assert b"% used" in answer.out
+    assert b"keeps its promise again: 5 rows of finance.report version 4" in answer.out
     assert len(shell("dataset", "list", "-w", "kept/lake", "--json").json) == len(names)
     assert b"PENSTOCK_WORKSPACE=kept/lake" in answer.out
     assert "can run" in shell("validate", "kept/pipeline.json", "-w", "kept/lake").err

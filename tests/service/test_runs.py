@@ -58,6 +58,9 @@ def runner(lake: Lake) -> Iterator[Runner]:
     it.close()
 
 
+HERE = pytest.mark.parametrize("here", [False, True], ids=["from the queue", "this process's own"])
+
+
 def test_tenants_take_turns(lake: Lake, runner: Runner) -> None:
     other = other_tenant(lake)
     mine, theirs = (each.create("demo.rows", {"id": [1]}) for each in (lake, other))
@@ -95,12 +98,15 @@ def test_nobody_fills_the_queue_and_nobody_fills_it_alone(lake: Lake, runner: Ru
         assert ticket.error is None
 
 
-def test_a_cancelled_run_stops_and_writes_nothing_whether_it_waits_or_runs(lake: Lake, runner: Runner) -> None:
+@HERE
+def test_a_cancelled_run_stops_and_writes_nothing_whether_it_waits_or_runs(
+    lake: Lake, runner: Runner, here: bool
+) -> None:
     ds = lake.create("demo.rows", {"id": [1]})
     gate = Gate()
-    running = runner.submit(lake.caller, meant(ds), hear=gate.of("running"))
+    running = runner.submit(lake.caller, meant(ds), hear=gate.of("running"), here=here)
     assert gate.met.wait(60)
-    waiting = runner.submit(lake.caller, meant(ds))
+    waiting = runner.submit(lake.caller, meant(ds), here=here)
     assert runner.cancel(lake.caller, waiting.run.id).state is State.CANCELLED
     assert runner.cancel(lake.caller, running.run.id).cancelling
     gate.open.set()
@@ -120,7 +126,8 @@ def test_a_run_is_cancelled_through_the_catalog_by_another_process(lake: Lake, r
 
     def until_told(_: Progress) -> None:
         begun.set()
-        while ticket.stop is None:
+        (attempt,) = runner._attempts
+        while attempt.stop is None:
             pause.wait(0.05)
 
     ticket = runner.submit(lake.caller, meant(ds), hear=until_told)
@@ -131,13 +138,12 @@ def test_a_run_is_cancelled_through_the_catalog_by_another_process(lake: Lake, r
     assert ds.version == 1
 
 
-def test_a_run_that_was_declared_dead_cannot_commit(lake: Lake, runner: Runner) -> None:
+def test_a_run_of_this_process_alone_that_was_declared_dead_cannot_commit(lake: Lake, runner: Runner) -> None:
     ds = lake.create("demo.rows", {"id": [1]})
     gate = Gate()
-    ticket = runner.submit(lake.caller, meant(ds), hear=gate.of("slow"))
+    ticket = runner.submit(lake.caller, meant(ds), hear=gate.of("slow"), here=True)
     assert gate.met.wait(60)
-    now = lake.workspace.db.clock
-    lake.workspace.db.clock = lambda: now() + runs.SILENT + timedelta(seconds=5)
+    half_a_minute_later(lake)
     found = record(lake, ticket)
     assert (found.state, found.error["error"]["code"] if found.error else None) == (State.FAILED, "RUN_LOST")
     gate.open.set()
@@ -150,26 +156,50 @@ def test_a_run_that_was_declared_dead_cannot_commit(lake: Lake, runner: Runner) 
     assert ds.version == 2
 
 
-def test_what_is_under_way_when_the_service_stops_is_recorded_as_stopped(lake: Lake) -> None:
+def test_a_run_from_the_queue_that_was_declared_dead_is_done_again_and_committed_once(
+    lake: Lake, runner: Runner
+) -> None:
+    ds = lake.create("demo.rows", {"id": [1]})
+    gate = Gate()
+    ticket = runner.submit(lake.caller, meant(ds), hear=gate.of("slow"))
+    assert gate.met.wait(60)
+    half_a_minute_later(lake)
+    assert record(lake, ticket).state is State.QUEUED
+    gate.open.set()
+    assert runner.wait(ticket, 60)
+    assert ticket.error is None
+    assert (ds.version, ds.num_rows) == (2, 2)
+
+
+def half_a_minute_later(lake: Lake) -> None:
+    now = lake.workspace.db.clock
+    lake.workspace.db.clock = lambda: now() + runs.SILENT + timedelta(seconds=5)
+
+
+@HERE
+def test_what_is_under_way_when_the_service_stops_is_given_back_or_recorded_as_stopped(lake: Lake, here: bool) -> None:
     ds = lake.create("demo.rows", {"id": [1]})
     runner = Runner(lake.workspace, Bounds(at_once=1))
     gate = Gate()
-    first = runner.submit(lake.caller, meant(ds), hear=gate.of("first"))
+    first = runner.submit(lake.caller, meant(ds), hear=gate.of("first"), here=here)
     assert gate.met.wait(60)
-    second = runner.submit(lake.caller, meant(ds))
+    (attempt,) = runner._attempts
+    second = runner.submit(lake.caller, meant(ds), here=here)
     closing = threading.Thread(target=runner.close)
     closing.start()
-    while first.stop is None:
+    while attempt.stop is None:
         closing.join(0.01)
     gate.open.set()
     closing.join(60)
     assert not closing.is_alive()
     for ticket in (first, second):
         found = record(lake, ticket)
-        assert (found.state, found.error["error"]["code"] if found.error else None) == (State.FAILED, "SERVICE_STOPPED")
+        code = found.error["error"]["code"] if found.error else None
+        assert (found.state, code) == ((State.FAILED, "SERVICE_STOPPED") if here else (State.QUEUED, None))
+        assert runner.wait(ticket, 0) == here
     assert ds.version == 1
     with pytest.raises(Unavailable):
-        runner.submit(lake.caller, meant(ds))
+        runner.submit(lake.caller, meant(ds), here=here)
 
 
 @pytest.mark.parametrize("step", ["stage.synced", "commit.added", "commit.sent"])

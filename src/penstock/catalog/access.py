@@ -3,6 +3,7 @@
 `mine(table)` is the tenant condition; it is part of every statement, and a statement without it is
 stopped before it leaves the process. On PostgreSQL row-level security holds the same line again: each
 transaction takes on a role that owns nothing and names its tenant, both until it ends and no longer.
+The one look over all tenants is at whose run has the next turn (`turns`), and shows nothing but ids.
 """
 
 import json
@@ -14,7 +15,7 @@ from datetime import UTC, datetime
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from sqlalchemy import (
     ColumnElement,
@@ -39,11 +40,12 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, Operationa
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from penstock.catalog import tables
-from penstock.core.caller import Caller
+from penstock.core.caller import Caller, Role
 from penstock.errors import Conflict, Invalid, Unavailable, Undecided, Unsupported
 
 APP_ROLE = "penstock_app"
 TENANT_SETTING = "penstock.tenant"
+TURNS_SETTING = "penstock.turns"  # "all" while somebody looks whose turn it is
 
 _BUSY_TIMEOUT = 60  # seconds that a writer waits for SQLite's one write lock
 _POOL = {"pool_size": 16, "max_overflow": 48, "pool_timeout": _BUSY_TIMEOUT}
@@ -51,6 +53,7 @@ _OVERTAKEN = ("40001", "40P01")  # serialization failure, deadlock
 _LOCKED = "55P03"
 _NO_ROLE = ("42501", "22023", "42704")  # not allowed, or there is no such role
 
+_NOBODY = Caller(UUID(int=0), UUID(int=0), "nobody", Role.VIEWER)
 _CHUNK = 500
 _SHORT = 8_000  # characters of a statement whose judgement is worth keeping
 
@@ -155,6 +158,12 @@ class Database:
                 raise Undecided("commit_unanswered", f"the database did not answer COMMIT: {_said(cause)}") from None
 
     @contextmanager
+    def turns(self) -> Iterator[Tx]:
+        """A look at `run_turns` over all tenants, and at nothing else."""
+        with self._begin(_NOBODY, write=False, turns=True) as connection:
+            yield Tx(connection, _NOBODY, self.clock)
+
+    @contextmanager
     def raw(self, *, write: bool = True) -> Iterator[Connection]:
         """A connection of no tenant, for migrations and the doctor."""
         self._after_fork()
@@ -165,10 +174,10 @@ class Database:
         self.engine.dispose()
 
     @contextmanager
-    def _begin(self, caller: Caller, *, write: bool) -> Iterator[Connection]:
+    def _begin(self, caller: Caller, *, write: bool, turns: bool = False) -> Iterator[Connection]:
         self._after_fork()
         with _translated():
-            connection = self._open(caller, write=write)
+            connection = self._open(caller, write=write, turns=turns)
             try:
                 yield connection
             finally:
@@ -179,14 +188,15 @@ class Database:
             self.engine.dispose(close=False)
             self._process = os.getpid()
 
-    def _open(self, caller: Caller, *, write: bool) -> Connection:
+    def _open(self, caller: Caller, *, write: bool, turns: bool) -> Connection:
         for last in (False, True):
-            connection = self.engine.connect().execution_options(penstock_write=write)
+            connection = self.engine.connect().execution_options(penstock_write=write, penstock_turns=turns)
             try:
                 if connection.dialect.name == "postgresql":
                     if not write:  # all statements of a read see one state; a writer sees the newest, under its locks
                         connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
-                    connection.execute(_ENTER, {"role": APP_ROLE, "tenant": str(caller.tenant)})
+                    seen = "all" if turns else ""
+                    connection.execute(_ENTER, {"role": APP_ROLE, "tenant": str(caller.tenant), "turns": seen})
                 else:
                     connection.begin()
                 break
@@ -201,6 +211,7 @@ class Database:
 # All of it ends with the transaction. The time limits keep a writer that got stuck from holding up all others.
 _ENTER = text(
     f"SELECT set_config('role', :role, true), set_config('{TENANT_SETTING}', :tenant, true), "
+    f"set_config('{TURNS_SETTING}', :turns, true), "
     f"set_config('lock_timeout', '{_BUSY_TIMEOUT}s', true), "
     f"set_config('idle_in_transaction_session_timeout', '{2 * _BUSY_TIMEOUT}s', true)"
 )
@@ -230,7 +241,10 @@ def _engine(url: URL, *, durable: bool) -> Engine:
     @event.listens_for(engine, "before_cursor_execute")
     def _guard(connection: Connection, _cursor: Any, statement: str, *_rest: Any) -> None:
         judge = keeps_to_the_tenant if len(statement) < _SHORT else keeps_to_the_tenant.__wrapped__
-        if "penstock_write" in connection.get_execution_options() and not judge(statement):
+        options = connection.get_execution_options()
+        if options.get("penstock_turns"):
+            judge = looks_at_turns
+        if "penstock_write" in options and not judge(statement):
             raise RuntimeError(f"a statement without the tenant condition: {statement}")
 
     return engine
@@ -239,10 +253,20 @@ def _engine(url: URL, *, durable: bool) -> Engine:
 @lru_cache(1_000)
 def keeps_to_the_tenant(statement: str) -> bool:
     """Is every table that the statement names tied to the tenant? Judged by the SQL that is sent."""
-    named = [name for name in _NAMED.findall(statement) if name in tables.metadata.tables]
+    named = _named(statement)
     if statement.startswith("INSERT"):
         return "(tenant_id, " in statement and len(named) == 1
     return len(_CONDITION.findall(statement)) >= len(named)
+
+
+def looks_at_turns(statement: str) -> bool:
+    """Does the statement read turns, and no other table?"""
+    named = set(_named(statement))
+    return not named or (statement.startswith("SELECT") and named == {tables.run_turns.name})
+
+
+def _named(statement: str) -> list[str]:
+    return [name for name in _NAMED.findall(statement) if name in tables.metadata.tables]
 
 
 _NAMED = re.compile(r"\b(?:FROM|JOIN|UPDATE|INTO|,)\s+(\w+)\b(?!\.)")

@@ -429,7 +429,8 @@ pipeline_runs = Table(
     Column("created_by", Uuid, nullable=False),
     Column("author", words(320), nullable=False),  # created_by, for people
     Column("role", String(40), nullable=False),  # the author's, in whose name it runs
-    Column("holder", String(200), nullable=False),  # for people: host and process
+    Column("holder", String(200), nullable=False),  # for people: host and process; empty while anybody may take it
+    Column("tries", Integer, nullable=False, server_default="0"),  # how often it was begun; only the last may end it
     Column("heartbeat_at", Instant, nullable=False),
     Column("started_at", Instant),
     Column("ended_at", Instant),
@@ -440,6 +441,7 @@ pipeline_runs = Table(
     Column("results", Told, nullable=False),
     Column("progress", Told),
     Column("error", Told),
+    Column("error_kind", String(20)),
     PrimaryKeyConstraint("tenant_id", "id"),
     ForeignKeyConstraint(["tenant_id", "pipeline_id"], ["pipelines.tenant_id", "pipelines.id"]),
     Index("ix_pipeline_runs_created", "tenant_id", "created_at", "id"),
@@ -454,4 +456,19 @@ Index(
     unique=True,
     sqlite_where=_counts,
     postgresql_where=_counts,
+)
+
+# The runs that any process may take, until they are over. Whoever takes runs must see whose turn it is, over all tenants:
+# this is the one table that can be looked at so, and therefore it holds ids, numbers and moments, and nothing else.
+run_turns = Table(
+    "run_turns",
+    metadata,
+    _tenant(),
+    Column("run_id", Uuid, nullable=False),
+    Column("turn", BigInteger, nullable=False),  # the lowest is next; then the one that was queued first
+    Column("queued_at", Instant, nullable=False),
+    Column("due_at", Instant),  # NULL: it waits. Otherwise somebody has it, and who falls silent loses it then
+    PrimaryKeyConstraint("tenant_id", "run_id"),
+    ForeignKeyConstraint(["tenant_id", "run_id"], ["pipeline_runs.tenant_id", "pipeline_runs.id"]),
+    Index("ix_run_turns_turn", "turn", "queued_at"),
 )

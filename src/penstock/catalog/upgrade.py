@@ -8,7 +8,7 @@ from sqlalchemy.exc import DBAPIError
 from penstock.catalog.access import APP_ROLE, TENANT_SETTING, Database
 from penstock.errors import Unsupported
 
-HEAD = "0006"  # the newest step; a test compares it with the folder
+HEAD = "0007"  # the newest step; a test compares it with the folder
 
 
 def revision(db: Database) -> str | None:

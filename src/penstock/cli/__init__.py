@@ -15,6 +15,7 @@ from penstock.cli.pipeline import run, runs, validate
 from penstock.cli.query import queries, query
 from penstock.cli.schema import schema
 from penstock.cli.serve import serve
+from penstock.cli.worker import worker
 from penstock.cli.workspace import doctor, init, migrate, sweep, token
 
 
@@ -34,7 +35,7 @@ def cli() -> None:
 
 
 for command in (
-    init, serve, dataset, merge, validate, run, runs, schema, queries, query, sweep, migrate, doctor, token, demo,
+    init, serve, worker, dataset, merge, validate, run, runs, schema, queries, query, sweep, migrate, doctor, token, demo,
 ):  # fmt: skip
     cli.add_command(command)
 

@@ -169,7 +169,7 @@ def _carry_out(frame: Frame, lake: "Lake", value: Any, key: str | None, watch: "
     from penstock.core.run import State
     from penstock.service import runs as records
 
-    ticket = lake.runner.submit(lake.caller, lake.pipeline(value).definition, key=key, hear=watch.hear)
+    ticket = lake.runner.submit(lake.caller, lake.pipeline(value).definition, key=key, hear=watch.hear, here=True)
     before = ticket.run.state is State.SUCCEEDED
     interrupted = _waited(lake, ticket, watch)
     watch.finish(well=ticket.error is None)

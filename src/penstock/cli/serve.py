@@ -1,9 +1,10 @@
 """The command `serve`."""
 
+from collections.abc import Callable
 from dataclasses import astuple
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import click
@@ -32,6 +33,7 @@ PORT = click.IntRange(0, 65_535)
 )
 @click.option("--no-flight", is_flag=True, help="Serve HTTP alone.")
 @click.option("--no-ui", is_flag=True, help="Serve no web page.")
+@click.option("--no-runs", is_flag=True, help="Leave the runs of pipelines to others: see `penstock worker`.")
 @click.option("--tls-cert", type=click.Path(path_type=Path), help="The certificate (PEM) that makes both TLS.")
 @click.option("--tls-key", type=click.Path(path_type=Path), help="The certificate's key (PEM).")
 @shared(
@@ -48,6 +50,7 @@ def serve(
     flight_port: int,
     no_flight: bool,
     no_ui: bool,
+    no_runs: bool,
     tls_cert: Path | None,
     tls_key: Path | None,
 ) -> None:
@@ -82,7 +85,8 @@ def serve(
     tokens = Tokens(*keys, settings.jwt_issuer, settings.jwt_audience) if any(keys) else None
     with lake.open(settings=settings, create=dev) as opened:
         waiting = settings.runs_waiting
-        runner = Runner(opened.workspace, Bounds(settings.runs_at_once, waiting, of_one=max(1, waiting // 4)))
+        bounds = Bounds(settings.runs_at_once, waiting, of_one=max(1, waiting // 4))
+        runner = Runner(opened.workspace, bounds, takes=not no_runs)
         edge = Edge(
             opened.workspace,
             tokens,
@@ -98,12 +102,8 @@ def serve(
             runner=runner,
             results=opened.results,
         )
-        app = application(edge)
+        app = application(edge) if no_ui else application(edge, _pages(dev=dev))
         tls = Tls(tls_cert, tls_key) if tls_cert and tls_key else None
-        if not no_ui:
-            from penstock.ui.mounted import mount
-
-            mount(app, dev=dev)
         server = Server(app, host, http_port, edge.limits, tls, sockets=not no_ui)
         logs.to()
         flight = None if no_flight else _flight(edge, settings, app.state.metrics, host, flight_port, tls)
@@ -114,12 +114,20 @@ def serve(
                 flight.start()
                 server.every(flight.TENDED, flight.tend)
                 server.when_stopping(flight.drain)
+            if not no_runs:
+                runner.start()
             server.run(lambda address: _tell(frame, address, not no_ui, flight.address if flight else None))
         finally:
             if flight:
                 flight.stop()
             runner.close(server.patience())
             stop_spark()
+
+
+def _pages(*, dev: bool) -> Callable[[Any], None]:
+    from penstock.ui.mounted import mount  # which takes a while to load
+
+    return lambda app: mount(app, dev=dev)
 
 
 def _archive(edge: "Edge", archived: "dict[UUID, datetime]") -> None:

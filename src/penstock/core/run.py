@@ -66,6 +66,7 @@ class Run:
     results: tuple[Mapping[str, Any], ...] = ()  # of each operation, as its caller is told; the last may be an error
     progress: Mapping[str, Any] | None = None  # Progress, while it is under way
     error: Mapping[str, Any] | None = None  # as core.operations.envelope tells it
+    error_kind: str | None = None  # which of errors.KINDS
     cancelling: bool = False  # was it asked to stop?
 
     @property
@@ -107,6 +108,7 @@ class Outcome:
     reads: tuple[Read, ...] = ()
     results: tuple[Mapping[str, Any], ...] = ()
     error: Mapping[str, Any] | None = None
+    error_kind: str | None = None
 
     def facts(self) -> dict[str, Any]:
         return asdict(self)

@@ -1,9 +1,13 @@
 """What is counted and measured of every request, call, run and query, in the words of Prometheus."""
 
+import math
+from collections.abc import Callable
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_1_0_0, generate_latest
 
 from penstock.core.run import UNDER_WAY, State
+from penstock.errors import PenstockError
 from penstock.service.results import Results
 from penstock.service.runs import Runner
 
@@ -63,10 +67,10 @@ class Metrics:
             buckets=_RUN_SECONDS,
         )
         for name, meaning, count in (
-            ("penstock_runs_queued", "Runs that wait.", runner.queued),
-            ("penstock_runs_running", "Runs under way.", runner.running),
+            ("penstock_runs_queued", "Runs that wait for any process.", runner.queued),
+            ("penstock_runs_running", "Runs under way in this one.", runner.running),
         ):
-            Gauge(name, meaning, registry=self.registry).set_function(count)
+            Gauge(name, meaning, registry=self.registry).set_function(_known(count))
         runner.hear_ends(self.ran)
 
         self._checks = Counter(
@@ -115,3 +119,15 @@ class Metrics:
 
     def text(self) -> bytes:
         return generate_latest(self.registry)
+
+
+def _known(count: Callable[[], int]) -> Callable[[], float]:
+    """What the catalog knows, while it can be reached: the other numbers are told in any case."""
+
+    def known() -> float:
+        try:
+            return count()
+        except PenstockError:
+            return math.nan
+
+    return known

@@ -32,6 +32,10 @@ def many(items: Shape) -> Shape:
     return {"type": "array", "items": items}
 
 
+def _maybe(shape: Shape) -> Shape:
+    return {"anyOf": [shape, {"type": "null"}]}
+
+
 def page(items: Shape) -> Shape:
     """A page of a search. `$select` decides what is in its items."""
     return members({"@odata.context": TEXT, "value": many(items)}, {"@odata.count": COUNT, "@odata.nextLink": LINK})
@@ -372,6 +376,24 @@ SHAPES: dict[str, Shape] = {
     "DatasetColumns": members({**_HEAD, "schema": many(of("Column"))}),
     "DatasetVersion": members(_VERSION),
     "DatasetRows": members({**_HEAD, "value": many(ANY_OBJECT)}, {"@odata.nextLink": LINK}),
+    "DatasetProfile": members(
+        {**_HEAD, "rows": COUNT, "columns": many(of("ColumnProfile"))}, {"histogram": of("Histogram")}
+    ),
+    "ColumnProfile": members(
+        {"name": TEXT, "type": of("ColumnType"), "nullable": FLAG, "nulls": _MAYBE_COUNT, "min": {}, "max": {}}
+    ),
+    "Histogram": members(
+        {
+            "column": TEXT,
+            "rows": COUNT,
+            "sampled": FLAG,
+            "nulls": COUNT,
+            "not_finite": COUNT,
+            "distinct": _MAYBE_COUNT,
+            "bins": _maybe(many(members({"from": {}, "to": {}, "count": COUNT}))),
+            "top": _maybe(many(members({"value": {}, "count": NUMBER, "cut": FLAG}))),
+        }
+    ),
     "Receipt": members(
         {"key": TEXT, "commit_no": COUNT, "at": MOMENT, "replayed": FLAG, "written": many(members(_WRITTEN, _FIRST))}
     ),

@@ -1,7 +1,8 @@
 """Runs of pipelines: queued, carried out a few at once, watched, cancelled, and remembered however they end.
 
-The record says what happened, whatever becomes of the process: a run ends in the very transaction that commits its
-data, and one whose process fell silent is declared failed and cannot commit any more.
+The queue is in the catalog: a run waits there for whichever process has a hand free, and survives the one that was asked.
+The record says what happened, whatever becomes of processes: a run ends in the very transaction that commits its data.
+If its process falls silent it cannot commit any more, and another takes it.
 """
 
 import hashlib
@@ -12,34 +13,33 @@ import os
 import socket
 import threading
 import time
-from collections import OrderedDict, deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
+from weakref import WeakValueDictionary
 
-from penstock.catalog import runs
-from penstock.catalog.access import Tx
+from penstock.catalog import runs, turns
 from penstock.catalog.search import Page
-from penstock.core.caller import Caller, Role
+from penstock.core.caller import Caller, Role, person
 from penstock.core.odata import Options
-from penstock.core.operations import MESSAGES, envelope
 from penstock.core.pipeline import Pipeline
-from penstock.core.run import UNDER_WAY, Outcome, Progress, Read, Run, State
-from penstock.errors import Conflict, Invalid, NotFound, PenstockError, Unavailable
-from penstock.service import pipeline as pipelines
-from penstock.service.pipeline import Done
-from penstock.service.readiness import Ready
+from penstock.core.run import UNDER_WAY, Progress, Run, State
+from penstock.errors import PenstockError, Unavailable
+from penstock.service import attempt as attempts
+from penstock.service.attempt import Attempt
 from penstock.service.workspace import Workspace
 from penstock.service.write import checked_key
 
 FIELDS = runs.FIELDS  # that can be searched
-SILENT = timedelta(seconds=30)  # a run whose process showed no sign of life for so long has failed
+SILENT = timedelta(seconds=30)  # a process that showed no sign of life for so long has lost its runs
 _PULSE = 2.0  # seconds between two signs of life
-_LOOK = 0.5  # seconds between two looks at a run of another process
-_SHOWN = 1.0  # seconds between two looks at a run's progress
+_LOOK = 0.5  # seconds between two looks at the queue, or at a run of another process
+_LONG_LOOK = 5.0  # while the catalog cannot be reached
+_REACH = 10  # turns that are tried, if others are faster
 _log = logging.getLogger(__name__)
 
 
@@ -59,14 +59,20 @@ def search(ws: Workspace, caller: Caller, options: Options) -> Page[Run]:
 
 def cancel(ws: Workspace, caller: Caller, run: UUID) -> Run:
     """Ask a run to stop, whichever process it is in. One that is over stays as it is."""
+    return _cancel(ws, caller, run)[0]
+
+
+def _cancel(ws: Workspace, caller: Caller, run: UUID) -> tuple[Run, bool]:
+    """Also: did that end it, because it was waiting?"""
     caller.require(Role.DEVELOPER)
     _bury(ws, caller)
     with ws.db.write(caller) as tx:
-        return runs.ask_to_cancel(tx, run)
+        waited = runs.cancel_waiting(tx, run)
+        return runs.ask_to_cancel(tx, run), waited
 
 
 def _bury(ws: Workspace, caller: Caller) -> None:
-    """Declare the silent ones dead. Most of the time there are none, and nothing is written."""
+    """Let go of the silent ones. Most of the time there are none, and nothing is written."""
     since = ws.db.clock() - SILENT
     with ws.db.read(caller) as tx:
         if not runs.silent(tx, since):
@@ -77,49 +83,69 @@ def _bury(ws: Workspace, caller: Caller) -> None:
 
 @dataclass
 class Ticket:
-    """A run in this process. `ended` is set when the record says how it ended; `error` is what ended it, if something did."""
+    """What one has who asked for a run. `ended` is set when the record says how it ended; `error` is what ended it."""
 
     caller: Caller
     run: Run
-    pipeline: Pipeline
-    hear: Callable[[Progress], None] = lambda _: None
+    hear: Callable[[Progress], None] = lambda _: None  # hears of what is done in this process
     ended: threading.Event = field(default_factory=threading.Event)
     error: PenstockError | None = None
-    stop: PenstockError | None = None  # why it is to end before its time
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
     at_once: int = 2  # runs that share Spark
-    waiting: int = 100  # runs in the queue
+    waiting: int = 100  # runs in the queue, of all processes
     of_one: int = 25  # of them, those of one tenant
 
 
 class Runner:
-    """Carries out the runs that this process was asked for: tenants take turns, and nobody fills the queue alone."""
+    """Carries out the runs whose turn it is, if it takes any, and those that are this process's alone."""
 
-    def __init__(self, ws: Workspace, bounds: Bounds | None = None) -> None:
-        self._ws, self._bounds = ws, bounds or Bounds()
+    def __init__(self, ws: Workspace, bounds: Bounds | None = None, *, takes: bool = True) -> None:
+        self._ws, self._bounds, self._takes = ws, bounds or Bounds(), takes
         self._holder = f"{socket.gethostname()} process {os.getpid()}"
-        self._change = threading.Condition()
-        self._waiting: OrderedDict[UUID, deque[Ticket]] = OrderedDict()  # by tenant; the first has the next turn
-        self._tickets: dict[UUID, Ticket] = {}  # under way
-        self._threads: list[threading.Thread] = []
-        self._idle = 0
-        self._closed = False
+        self._asked: WeakValueDictionary[UUID, Ticket] = WeakValueDictionary()  # while somebody wants to know
         self._hearers: list[Callable[[State, float], None]] = []
+        self._change = threading.Condition()
+        self._attempts: list[Attempt] = []  # under way here
+        self._unbegun: deque[Attempt] = deque()  # of them, those that no thread has yet
+        self._looking = self._look_again = False
+        self._threads: list[threading.Thread] = []
+        self._hands = self._idle = 0  # threads that carry runs out; of them, those that wait for one
+        self._started = self._closed = False
+        self._stop: PenstockError | None = None  # why everything is to end
 
     def hear_ends(self, hear: Callable[[State, float], None]) -> None:
         """Let somebody hear of every run that ends here: how, and how many seconds it took."""
         self._hearers.append(hear)
 
     def queued(self) -> int:
-        with self._change:
-            return sum(map(len, self._waiting.values()))
+        """Runs that wait for any process."""
+        with self._ws.db.turns() as tx:
+            return turns.queue(tx).waiting
 
     def running(self) -> int:
         with self._change:
-            return len(self._tickets) - sum(map(len, self._waiting.values()))
+            return len(self._attempts)
+
+    def idle(self) -> bool:
+        """Is there nothing to take, and nothing under way here?"""
+        if self.queued():
+            return False
+        with self._change:
+            return not self._looking and not self._attempts
+
+    def start(self) -> None:
+        """Take runs from now on, without having been asked for one."""
+        with self._change:
+            self._look_again = True
+            self._change.notify_all()
+            if not self._started:
+                self._started = True
+                self._employ("pulse", self._pulse)
+                if self._takes:
+                    self._employ("turns", self._take_turns)
 
     def submit(
         self,
@@ -129,38 +155,43 @@ class Runner:
         pipeline_id: UUID | None = None,
         key: str | None = None,
         hear: Callable[[Progress], None] = lambda _: None,
+        here: bool = False,
     ) -> Ticket:
-        """Put a run into the queue. With a key that names a run under way, or a success, that run is the answer."""
+        """Put a run into the queue. With a key that names a run under way, or a success, that run is the answer.
+
+        `here`: this process carries it out, and no other. It has no turn; one that its key names and that waits is taken.
+        """
         caller.require(Role.DEVELOPER)
         given = None if key is None else checked_key(key)
         definition = pipeline.as_json()
         request = hashlib.sha256(json.dumps(definition, sort_keys=True).encode()).hexdigest()
         _bury(self._ws, caller)
-        with self._change:
-            self._assert_room(caller)
+        if self._closed:
+            raise Unavailable("service_stopped", "the service is about to stop; send it again")
+        turn = None if here else self._turn(caller)
+        now = self._ws.db.clock()
+        new = Run(uuid4(), pipeline_id, pipeline.name, definition, State.QUEUED, now, caller.user, caller.name, given)
+        ticket = self._asked[new.id] = Ticket(caller, new, hear)
         with self._ws.db.write(caller) as tx:
-            new = Run(
-                uuid4(), pipeline_id, pipeline.name, definition, State.QUEUED, tx.now, caller.user, caller.name, given
-            )
-            run = runs.insert(tx, new, role=caller.role, holder=self._holder, request=request)
+            run = runs.insert(tx, new, role=caller.role, request=request, holder=self._holder, turn=turn)
         if run.id != new.id:
-            return self._known(caller, run, pipeline)
-        ticket = Ticket(caller, run, pipeline, hear)
-        with self._change:
-            self._tickets[run.id] = ticket
-            self._waiting.setdefault(caller.tenant, deque()).append(ticket)
-            self._staff()
-            self._change.notify_all()
+            ticket = self._known(caller, run, hear)
+        if here and run.state is State.QUEUED:
+            own = Attempt(caller, run, 1, hear) if run.id == new.id else self._taken(caller.tenant, run.id)
+            if own:
+                self._hand(own)
+        if here or self._takes:
+            self.start()
         return ticket
 
     def wait(self, ticket: Ticket, seconds: float = math.inf) -> bool:
-        """Until the run has ended, or so long. A run of another process is looked at now and then."""
+        """Until the run has ended, or so long. A run that is not under way here is looked at now and then."""
         deadline = time.monotonic() + seconds
         while not ticket.ended.wait(min(_LOOK, max(deadline - time.monotonic(), 0))):
-            if ticket.run.id not in self._tickets and not ticket.ended.is_set():
+            if not self._at(ticket.run.id) and not ticket.ended.is_set():
                 ticket.run = show(self._ws, ticket.caller, ticket.run.id)
                 if ticket.run.state not in UNDER_WAY:
-                    ticket.error = _as_error(ticket.run)
+                    ticket.error = attempts.as_error(ticket.run)
                     ticket.ended.set()
             if time.monotonic() >= deadline:
                 return ticket.ended.is_set()
@@ -168,192 +199,197 @@ class Runner:
 
     def cancel(self, caller: Caller, run: UUID) -> Run:
         """The same as `cancel`, without waiting for the next sign of life."""
-        found = cancel(self._ws, caller, run)
-        if found.cancelling and (ticket := self._tickets.get(run)):
-            ticket.stop = _cancelled()
-            self._take_out(ticket)
+        found, waited = _cancel(self._ws, caller, run)
+        if waited:
+            self._tell(State.CANCELLED, 0.0)
+        if found.cancelling:
+            for attempt in self._at(run):
+                attempt.stop = attempts.cancelled()
         return found
 
     def close(self, patience: float = 0.0) -> None:
-        """Take no more. Runs under way have so many seconds; then they are stopped, and the record says so."""
+        """Take no more. Runs under way have so many seconds; then they are stopped, and others may take them."""
         with self._change:
             self._closed = True
             self._change.notify_all()
-        deadline = time.monotonic() + patience
-        for ticket in list(self._tickets.values()):
-            ticket.ended.wait(max(deadline - time.monotonic(), 0))
-            ticket.stop = ticket.stop or Unavailable("service_stopped", "the service was stopped; run it again")
+            self._change.wait_for(lambda: not self._attempts and not self._looking, patience)
+            self._stop = attempts.stopped()
+            if self._attempts:
+                _log.warning("runs under way are stopped", extra={"facts": {"runs": len(self._attempts)}})
+            for attempt in self._attempts:
+                attempt.stop = attempt.stop or self._stop
         for thread in self._threads:
             thread.join()
 
-    def _assert_room(self, caller: Caller) -> None:
-        if self._closed:
-            raise Unavailable("service_stopped", "the service is about to stop; send it again")
-        waiting = {tenant: len(queue) for tenant, queue in self._waiting.items()}
-        if waiting.get(caller.tenant, 0) >= self._bounds.of_one or sum(waiting.values()) >= self._bounds.waiting:
+    # -- asking -------------------------------------------------------------------------------------------------------
+
+    def _turn(self, caller: Caller) -> int:
+        """The place in the queue. Those who ask at the same moment may share one, and even the last that is free."""
+        with self._ws.db.turns() as tx:
+            queue = turns.queue(tx, caller.tenant)
+        if queue.own >= self._bounds.of_one or queue.waiting >= self._bounds.waiting:
             raise Unavailable(
                 "too_many_runs",
-                f"{waiting.get(caller.tenant, 0)} runs of yours are waiting already; try again when some have ended",
+                f"{queue.own} runs of yours are waiting already; try again when some have ended",
             )
+        return queue.next_turn
 
-    def _take_out(self, ticket: Ticket) -> None:
-        """A cancelled run takes no place in the queue."""
-        with self._change:
-            queue = self._waiting.get(ticket.caller.tenant, deque())
-            if ticket not in queue:
-                return
-            queue.remove(ticket)
-            if not queue:
-                del self._waiting[ticket.caller.tenant]
-            ticket.error = ticket.stop
-            self._end(ticket, 0.0)
+    def _known(self, caller: Caller, run: Run, hear: Callable[[Progress], None]) -> Ticket:
+        """The ticket of a run that was asked for before, here or in another process."""
+        if run.state not in UNDER_WAY:
+            ticket = Ticket(caller, run)
+            ticket.ended.set()
+            return ticket
+        return self._asked.setdefault(run.id, Ticket(caller, run, hear))
 
-    def _end(self, ticket: Ticket, seconds: float) -> None:
-        for hear in self._hearers:
-            hear(_ended_as(ticket.error), seconds)
-        ticket.ended.set()  # before it is forgotten: who waits takes a run that is not here for one of another process
+    def _at(self, run: UUID) -> list[Attempt]:
         with self._change:
-            del self._tickets[ticket.run.id]
+            return [attempt for attempt in self._attempts if attempt.run.id == run]
+
+    # -- taking -------------------------------------------------------------------------------------------------------
+
+    def _take_turns(self) -> None:
+        """Look whose turn it is, whenever there is a hand free: when this process was asked, and now and then."""
+        while self._has_room():
+            taken, pause = None, _LONG_LOOK
+            with _logged("the queue of runs cannot be looked at"):
+                taken, pause = self._first_taken(), _LOOK
+            if taken:
+                self._hand(taken)
+            with self._change:
+                self._looking = False
+                self._change.notify_all()
+                if not taken and not self._look_again and not self._closed:
+                    self._change.wait(pause)
+
+    def _has_room(self) -> bool:
+        """Wait for it. False: there is nothing to be taken any more."""
+        with self._change:
+            self._change.wait_for(lambda: self._closed or len(self._attempts) < self._bounds.at_once)
+            self._looking, self._look_again = not self._closed, False
+            return self._looking
+
+    def _first_taken(self) -> Attempt | None:
+        with self._ws.db.turns() as tx:
+            due = turns.due(tx, _REACH)
+        for tenant, run in due:
+            with _logged(f"run {run} cannot be taken"):  # which must not keep others from their turn
+                if taken := self._taken(tenant, run):
+                    return taken
+        return None
+
+    def _taken(self, tenant: UUID, run: UUID) -> Attempt | None:
+        with self._ws.db.write(_taker(tenant)) as tx:
+            taken = runs.take(tx, run, self._holder, until=tx.now + SILENT)
+        if taken is None:
+            return None
+        ticket = self._asked.get(run)
+        return Attempt(taken.caller, taken.run, taken.number, ticket.hear if ticket else lambda _: None)
+
+    def _hand(self, attempt: Attempt) -> None:
+        """Give a run to a thread: one that is idle, or a new one; else to the first that will be."""
+        with self._change:
+            attempt.stop = self._stop
+            self._attempts.append(attempt)
+            self._unbegun.append(attempt)
+            if len(self._unbegun) > self._idle and self._hands < self._bounds.at_once:
+                self._hands += 1
+                self._employ("run", self._work)
             self._change.notify_all()
 
-    def _known(self, caller: Caller, run: Run, pipeline: Pipeline) -> Ticket:
-        """The ticket of a run that was asked for before, here or in another process."""
-        if ticket := self._tickets.get(run.id):
-            return ticket
-        ticket = Ticket(caller, run, pipeline)
-        if run.state not in UNDER_WAY:
-            ticket.ended.set()
-        return ticket
+    def _employ(self, name: str, work: Callable[[], None]) -> None:
+        self._threads.append(threading.Thread(target=work, name=f"penstock {name}", daemon=True))
+        self._threads[-1].start()
 
-    def _staff(self) -> None:
-        """A thread for each run at once, as they are needed, and one that shows that runs are alive."""
-        if not self._threads:
-            self._threads.append(threading.Thread(target=self._pulse, name="penstock pulse", daemon=True))
-            self._threads[0].start()
-        if not self._idle and len(self._threads) <= self._bounds.at_once:
-            self._threads.append(threading.Thread(target=self._work, name="penstock run", daemon=True))
-            self._threads[-1].start()
+    # -- working ------------------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        while ticket := self._next():
-            begun = time.monotonic()
+        while attempt := self._next():
+            begun, over = time.monotonic(), False
+            facts: dict[str, Any] = {
+                "run": str(attempt.run.id),
+                "tenant": str(attempt.caller.tenant),
+                "try": attempt.number,
+            }
+            _log.info("a run begins", extra={"facts": facts})
             try:
-                _carry_out(self._ws, ticket, self._holder)
-            except Exception as cause:  # the catalog cannot be reached: the run falls silent, and that will be seen
-                _log.warning("run %s could not be recorded", ticket.run.id, exc_info=True)
-                ticket.error = cause if isinstance(cause, PenstockError) else _bug()
-            finally:
-                self._end(ticket, time.monotonic() - begun)
+                over = self._begun(attempt) and attempts.carry_out(self._ws, attempt)
+            except Exception:  # the catalog cannot be reached: the run falls silent, and that will be seen
+                _log.warning("run %s could not be recorded", attempt.run.id, exc_info=True)
+            seconds = time.monotonic() - begun
+            facts["seconds"] = round(seconds, 3)
+            if over:
+                _log.info("a run ended", extra={"facts": {**facts, "state": attempts.ended_as(attempt.error).value}})
+                self._end(attempt, seconds)
+            else:
+                _log.info("a run was let go", extra={"facts": facts})
+            with self._change:
+                self._attempts.remove(attempt)
+                self._change.notify_all()
 
-    def _next(self) -> Ticket | None:
+    def _next(self) -> Attempt | None:
         with self._change:
-            while not self._waiting:
-                if self._closed:
-                    return None
-                self._idle += 1
-                self._change.wait()
-                self._idle -= 1
-            tenant, queue = self._waiting.popitem(last=False)
-            ticket = queue.popleft()
-            if queue:
-                self._waiting[tenant] = queue
-            return ticket
+            self._idle += 1
+            self._change.wait_for(lambda: self._unbegun or (self._closed and not self._looking))
+            self._idle -= 1
+            return self._unbegun.popleft() if self._unbegun else None
+
+    def _begun(self, attempt: Attempt) -> bool:
+        """Is it under way? One that was taken is."""
+        if attempt.run.state is State.RUNNING:
+            return True
+        with self._ws.db.write(attempt.caller) as tx:
+            return runs.start(tx, attempt.run.id, self._holder)
+
+    def _end(self, attempt: Attempt, seconds: float) -> None:
+        """Before it is forgotten: who waits takes a run that is not here for one of another process."""
+        self._tell(attempts.ended_as(attempt.error), seconds)
+        if ticket := self._asked.get(attempt.run.id):
+            ticket.error = attempt.error
+            ticket.ended.set()
+
+    def _tell(self, state: State, seconds: float) -> None:
+        for hear in self._hearers:
+            hear(state, seconds)
 
     def _pulse(self) -> None:
         """Show signs of life, and hear who was cancelled elsewhere or declared dead."""
-        while True:
+        while not self._over():
             with self._change:
-                self._change.wait(_PULSE)
-                tickets = list(self._tickets.values())
-                if self._closed and not tickets:
-                    return
-            for tenant in {ticket.caller.tenant for ticket in tickets}:
-                mine = [ticket for ticket in tickets if ticket.caller.tenant == tenant]
+                under_way = list(self._attempts)
+            for tenant in {attempt.caller.tenant for attempt in under_way}:
+                mine = [attempt for attempt in under_way if attempt.caller.tenant == tenant]
                 try:
                     with self._ws.db.write(mine[0].caller) as tx:
-                        alive = runs.beat(tx, [ticket.run.id for ticket in mine])
+                        tries = {(attempt.run.id, attempt.number) for attempt in mine}
+                        alive = runs.beat(tx, tries, until=tx.now + SILENT)
                 except PenstockError:
                     continue
-                for ticket in mine:
-                    if alive.get(ticket.run.id, True):
-                        ticket.stop = ticket.stop or _cancelled()
+                for attempt in mine:
+                    match alive.get((attempt.run.id, attempt.number)):
+                        case None:
+                            attempt.stop = attempt.stop or attempts.over()
+                        case True:
+                            attempt.stop = attempt.stop or attempts.cancelled()
+
+    def _over(self) -> bool:
+        """A pulse later: is there nothing more to show signs of life for?"""
+        with self._change:
+            return self._change.wait_for(
+                lambda: self._closed and not self._attempts and not self._looking, timeout=_PULSE
+            )
 
 
-def _carry_out(ws: Workspace, ticket: Ticket, holder: str) -> None:
-    with ws.db.write(ticket.caller) as tx:
-        if not runs.start(tx, ticket.run.id, holder):
-            ticket.error = _cancelled()
-            return
-    results: tuple[dict[str, Any], ...] = ()
-    reads: tuple[Read, ...] = ()
-    shown = 0.0
-
-    def hear(progress: Progress) -> None:
-        nonlocal shown
-        if ticket.stop:
-            raise ticket.stop
-        ticket.hear(progress)
-        if time.monotonic() - shown > _SHOWN:
-            shown = time.monotonic()
-            with suppress(PenstockError), ws.db.write(ticket.caller) as tx:  # what is only shown must not end a run
-                runs.show_progress(tx, ticket.run.id, progress, results, reads)
-
-    def noted(ready: Ready, so_far: tuple[dict[str, Any], ...]) -> None:
-        nonlocal results, reads
-        if len(so_far) == 1:
-            with ws.db.read(ticket.caller) as tx:
-                reads = ready.reads(tx, {})
-        results = so_far
-
-    def record(tx: Tx, done: Done) -> None:
-        assert done.receipt is not None
-        outcome = Outcome(State.SUCCEEDED, done.reads, done.results)
-        if not runs.finish(tx, ticket.run.id, outcome, written=done.receipt.written, commit_no=done.receipt.commit_no):
-            raise Conflict("run_over", "the run was declared dead, or cancelled, before it could commit; run it again")
-
+@contextmanager
+def _logged(what: str) -> Iterator[None]:
     try:
-        pipelines.run(ws, ticket.caller, ticket.pipeline, hear=hear, noted=noted, record=record)
-        return
-    except PenstockError as refusal:
-        ticket.error = ticket.stop or refusal
+        yield
+    except PenstockError as trouble:
+        _log.warning("%s: %s", what, trouble)
     except Exception:
-        _log.exception("run %s failed", ticket.run.id)
-        ticket.error = _bug()
-    told = envelope(ticket.error)
-    with ws.db.write(ticket.caller) as tx:
-        ended = runs.finish(tx, ticket.run.id, Outcome(_ended_as(ticket.error), reads, (*results, told), told))
-        if not ended and runs.find(tx, ticket.run.id).state is State.SUCCEEDED:
-            ticket.error = None  # the answer to its commit was lost, and the record knows
+        _log.exception("%s", what)
 
 
-_CANCELLED = "run_cancelled"
-
-
-def _ended_as(error: PenstockError | None) -> State:
-    if error is None:
-        return State.SUCCEEDED
-    return State.CANCELLED if error.reason == _CANCELLED else State.FAILED
-
-
-def _as_error(run: Run) -> PenstockError | None:
-    """What ended a run of another process."""
-    if run.state is State.SUCCEEDED:
-        return None
-    told = (run.error or envelope(_cancelled()))["error"]
-    reason = told["code"].lower()
-    return _kind(reason)(reason, told["message"], **told["details"])
-
-
-def _kind(reason: str) -> type[PenstockError]:
-    """The record keeps an error's words, and not its kind."""
-    if reason in MESSAGES:
-        return NotFound if reason.endswith(("_001", "_002")) else Invalid
-    return Conflict if reason == _CANCELLED else Unavailable
-
-
-def _cancelled() -> PenstockError:
-    return Conflict(_CANCELLED, "the run was cancelled; nothing was written")
-
-
-def _bug() -> PenstockError:
-    return Unavailable("internal_error", "something went wrong that is not your fault; the log tells more")
+def _taker(tenant: UUID) -> Caller:
+    """The one in whose name a run is taken. It is carried out in the name of who asked."""
+    return Caller(tenant, person("penstock", "queue"), "the queue of runs", Role.DEVELOPER)
