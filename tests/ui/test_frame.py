@@ -1,13 +1,14 @@
 """The frame of every page: who gets in, how, and what nobody can do to it."""
 
 import socket
+from uuid import UUID
 
 import httpx
 import pytest
 from playwright.sync_api import expect
 
 from penstock.core.caller import Role
-from ui.conftest import NARROW, WIDE, Service, Visit
+from ui.conftest import NARROW, WIDE, Service, Visit, token
 
 
 def test_a_token_opens_the_page_and_signing_out_closes_it(visit: Visit) -> None:
@@ -78,3 +79,32 @@ def test_large_bodies_are_refused_before_they_are_read(service: Service) -> None
         place.sendall(f"POST /ui/x HTTP/1.1\r\nhost: {host}:{port}\r\ncontent-length: {1 << 40}\r\n\r\n".encode())
         assert place.recv(64).startswith(b"HTTP/1.1 413")
     assert httpx.post(f"{service.address}/ui/x", content=iter([b"x"])).status_code == 411
+
+
+def test_an_expired_token_is_renewed_without_losing_what_was_written(
+    service: Service, tenant: UUID, visit: Visit
+) -> None:
+    short = token(tenant, seconds=6)
+    page = visit("/schemas/new", sent=short)
+    page.get_by_label("Schema type").click()
+    page.get_by_role("option", name="Query Returns Schema").click()
+    page.get_by_label("Schema name").fill("kept")
+    page.get_by_role("button", name="Add Field").click()
+    page.get_by_label("Name", exact=True).fill("id")
+    while httpx.get(f"{service.address}/me", headers={"authorization": f"Bearer {short}"}).status_code != 401:
+        page.wait_for_timeout(500)
+    page.get_by_role("button", name="Save Schema").click()
+    again = page.get_by_role("dialog", name="Sign in again")
+    again.get_by_label("Token").fill(token(tenant))
+    again.get_by_role("button", name="Sign in").click()
+    page.get_by_role("button", name="Save Schema").click()
+    expect(page.get_by_text("Schema “kept” was created.")).to_be_visible()
+
+
+def test_an_address_without_a_page_says_so_and_leads_back(visit: Visit) -> None:
+    page = visit("/", dark=True, expect=("404",))
+    for path in ("/nope", "/schemas/nope", "/runs/7c0e6f0e-2d3c-4f0a-9d55-0a4f8f1b2c3d"):
+        page.goto(page.url.split("/ui")[0] + "/ui" + path)
+        expect(page.get_by_role("heading", name="That did not work")).to_be_visible()
+        page.get_by_role("link", name="‹ ").first.click()
+        page.get_by_role("heading", level=1).first.wait_for()

@@ -18,7 +18,7 @@ from websockets.sync.client import connect
 
 RECONNECTS = 100
 GROWTH = 16 << 20  # bytes: what an allocator keeps depends on how many pages were open at once, which is never the same
-AFTER = 40.0  # seconds until all who left are forgotten: they may come back for ten, and nobody looks at once
+AFTER = 90.0  # seconds until all who left are forgotten: they may come back for thirty, and nobody looks at once
 PAGES = {
     "/queries/new": "Save as a registered query",
     "/queries": "There is no query in these states",

@@ -28,6 +28,11 @@ class Problem(Exception):
         super().__init__(self.sentence)
 
     @property
+    def may_pass(self) -> bool:
+        """Is it worth asking again?"""
+        return self.status in (429, 500, 503)
+
+    @property
     def errors(self) -> list[dict[str, Any]]:
         """What is wrong with which part, where the service tells it part by part."""
         listed = self.told.get("errors")
@@ -99,6 +104,10 @@ class Api:
         if answer.is_error:
             raise Problem(answer.status_code, told if isinstance(told, dict) else {})
         return Answer(answer.status_code, told, answer.headers)
+
+    def speak_as(self, token: str) -> None:
+        """From now on with another token."""
+        self._client.headers["authorization"] = f"Bearer {token}"
 
     async def close(self) -> None:
         await self._client.aclose()

@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
 
-from nicegui import app, ui
+from nicegui import Client, app, ui
 
 from penstock.core.caller import ROLES, Role
 from penstock.ui.api import Api, Problem
@@ -50,6 +51,7 @@ class Visit:
 
 
 _door: list[Door] = []  # NiceGUI is one for a process, and so is this
+_apis: WeakKeyDictionary[Client, Api] = WeakKeyDictionary()  # of those who are there
 
 
 def open_to(door: Door) -> None:
@@ -71,12 +73,14 @@ def page(
             dark = _dressed(title)
             with _Frame(path) as (content, person):
                 await ui.context.client.connected()
+                if not ui.context.client.has_socket_connection:  # gone again
+                    return
                 dark.value = app.storage.tab.get(_DARK)
                 token = app.storage.tab.get(_TOKEN)
                 if not (door.dev or token):
                     _ask_for_token()
                     return
-                api = Api(door.application, token)
+                api = _apis[ui.context.client] = Api(door.application, token)
                 ui.context.client.on_delete(api.close)
                 try:
                     visit = await _visit(api)
@@ -88,10 +92,10 @@ def page(
                         app.storage.tab.pop(_TOKEN, None)
                         _ask_for_token(problem.sentence)
                     else:
-                        trouble(problem.sentence)
+                        trouble(problem.sentence, path)
                 except Exception:
                     _log.exception("a bug in the page %s", path)
-                    trouble(_BUG)
+                    trouble(_BUG, path)
 
         asked = inspect.signature(fill)
         shown.__signature__ = asked.replace(parameters=list(asked.parameters.values())[1:])  # type: ignore[attr-defined]
@@ -99,6 +103,13 @@ def page(
         return shown
 
     return framed
+
+
+def nowhere() -> None:
+    """What is at an address without a page."""
+    _dressed("Not found")
+    with _Frame("/"):
+        trouble("There is no page at this address.")
 
 
 def told(act: Callable[P, Awaitable[Any]]) -> Callable[P, Awaitable[None]]:
@@ -109,12 +120,32 @@ def told(act: Callable[P, Awaitable[Any]]) -> Callable[P, Awaitable[None]]:
         try:
             await act(*args, **options)
         except Problem as problem:
-            say(problem.sentence, bad=True)
+            if problem.status == 401:
+                await _sign_in_again(problem.sentence)
+            else:
+                say(problem.sentence, bad=True)
         except Exception:
             _log.exception("a bug in a page's action")
             say(_BUG, bad=True)
 
     return acting
+
+
+def once(act: Callable[P, Awaitable[Any]]) -> Callable[P, Awaitable[None]]:
+    """As `told`, for what must not be done twice by a second click: while it is under way, clicks are not heard."""
+    acting, busy = told(act), False
+
+    @wraps(act)
+    async def acting_once(*args: P.args, **options: P.kwargs) -> None:
+        nonlocal busy
+        if not busy:
+            busy = True
+            try:
+                await acting(*args, **options)
+            finally:
+                busy = False
+
+    return acting_once
 
 
 def say(sentence: str, *, bad: bool = False) -> None:
@@ -150,11 +181,14 @@ def subheading(text: str) -> ui.label:
     return ui.label(text).classes("text-lg font-medium").props('role=heading aria-level="2"')
 
 
-def trouble(sentence: str) -> None:
-    """In place of what could not be shown."""
+def trouble(sentence: str, path: str = "/") -> None:
+    """In place of what could not be shown; with the way back to its section."""
+    section = _section(path)
+    name, _ = SECTIONS[section]
     with ui.card().classes("w-full").props("role=alert flat bordered"):
-        ui.label("That did not work").classes("text-lg")
+        ui.label("That did not work").classes("text-xl").props('role=heading aria-level="1"')
         ui.label(sentence).classes("break-anywhere")
+        ui.link(f"‹ {name}", section)
 
 
 def empty(sentence: str, label: str | None = None, to: str | Callable[[], Any] | None = None) -> None:
@@ -165,12 +199,12 @@ def empty(sentence: str, label: str | None = None, to: str | Callable[[], Any] |
             ui.button(label, on_click=to if callable(to) else lambda: ui.navigate.to(to)).props("unelevated no-caps")
 
 
-async def confirmed(question: str, yes: str, *, danger: bool = False) -> bool:
+async def confirmed(question: str, yes: str, *, no: str = "Cancel", danger: bool = False) -> bool:
     """Ask before what cannot be taken back."""
-    with ui.dialog() as dialog, ui.card():
+    with named(ui.dialog(), question) as dialog, ui.card():
         ui.label(question).classes("break-anywhere")
         with ui.row().classes("w-full justify-end"):
-            ui.button("Cancel", on_click=lambda: dialog.submit(False)).props("flat no-caps")
+            ui.button(no, on_click=lambda: dialog.submit(False)).props("flat no-caps")
             ui.button(yes, on_click=lambda: dialog.submit(True)).props(
                 f"unelevated no-caps {'color=negative' if danger else ''}"
             )
@@ -179,11 +213,8 @@ async def confirmed(question: str, yes: str, *, danger: bool = False) -> bool:
 
 async def answered(dialog: ui.dialog) -> Any:
     """What somebody says to a dialog, which is gone then; None for nothing, or if they are gone themselves."""
-    try:
-        return await dialog
-    finally:
-        if not dialog.is_deleted:
-            dialog.delete()
+    dialog.on("hide", lambda: None if dialog.is_deleted else dialog.delete())  # by then the focus is back where it was
+    return await dialog
 
 
 def unsaved(is_unsaved: bool) -> None:
@@ -193,7 +224,28 @@ def unsaved(is_unsaved: bool) -> None:
 
 _HEAD = """
 <script>
-window.addEventListener("beforeunload", event => { if (window.penstockUnsaved) event.preventDefault(); });
+(() => {
+  let lost = false;  // the connection, and perhaps the page's other half in the service with it
+  const watch = () => {
+    if (!window.socket) return setTimeout(watch, 200);
+    window.socket.on("disconnect", () => { lost = true; });
+    window.socket.on("connect", () => setTimeout(() => { lost = false; }, 3000));
+  };
+  const tell = () => {
+    const told = document.createElement("div");
+    told.setAttribute("role", "alert");
+    told.className = "penstock-forgotten";
+    told.textContent = "The service has forgotten this page, and nothing here can be saved any more. "
+      + "Copy what you have written, then reload.";
+    document.body.append(told);
+  };
+  window.addEventListener("beforeunload", event => {
+    if (!window.penstockUnsaved) return;
+    event.preventDefault();
+    if (lost) setTimeout(tell, 100);  // for who stays
+  });
+  watch();
+})();
 </script>
 <style>
 :root { --nicegui-default-padding: 1rem; }
@@ -207,6 +259,7 @@ body { font-family: system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sa
 }
 .body--dark .q-field--error .q-field__messages { color: #f2a9a3; }
 .q-notification .q-btn { color: #fff; text-transform: none; }
+.penstock-forgotten { position: fixed; inset: auto 0 0 0; z-index: 9999; padding: 1rem; background: #b3261e; color: #fff; }
 .quiet { color: #55616b; }
 .body--dark .quiet { color: #aab6bf; }
 :focus-visible { outline: 2px solid #e08a3c; outline-offset: 2px; }
@@ -286,17 +339,39 @@ def _tell_who(person: ui.element, visit: Visit, dark: ui.dark_mode, *, dev: bool
 def _ask_for_token(why: str = "") -> None:
     with ui.card().classes("w-full max-w-xl mx-auto p-6"):
         ui.label("Sign in").classes("text-xl").props('role=heading aria-level="1"')
-        ui.label(why or "Paste a token. The service keeps it in its memory while this tab is open, and nowhere else.")
-        given = ui.input("Token", password=True, password_toggle_button=True).classes("w-full").props("autofocus")
-        ui.label("penstock token --role analytics.developer --user ada").classes("font-mono text-sm quiet")
+        ui.label(why or "Paste a token.")
 
-        def sign_in() -> None:
-            if text := given.value.strip():
-                app.storage.tab[_TOKEN] = text
-                ui.navigate.reload()
+        def sign_in(token: str) -> None:
+            app.storage.tab[_TOKEN] = token
+            ui.navigate.reload()
 
-        given.on("keydown.enter", sign_in)
-        ui.button("Sign in", on_click=sign_in).props("unelevated no-caps")
+        _token_form(sign_in)
+
+
+async def _sign_in_again(why: str) -> None:
+    """The token has expired in the middle of something, which must not be lost for it."""
+    with named(ui.dialog().props("persistent"), "Sign in again") as dialog, ui.card().classes("w-full max-w-xl"):
+        subheading("Sign in again")
+        ui.label(f"{why}. What you have written here stays.")
+        _token_form(dialog.submit)
+        ui.button("Later", on_click=lambda: dialog.submit(None)).props("flat no-caps")
+    if token := await answered(dialog):
+        app.storage.tab[_TOKEN] = token
+        _apis[ui.context.client].speak_as(token)
+        say("You are signed in; go on.")
+
+
+def _token_form(use: Callable[[str], None]) -> None:
+    given = ui.input("Token", password=True, password_toggle_button=True).classes("w-full").props("autofocus")
+    ui.label("It stays in the service's memory, for this tab, until you sign out or for half a day after you close it.")
+    ui.label("penstock token --role analytics.developer --user ada").classes("font-mono text-sm quiet")
+
+    def sign_in() -> None:
+        if text := given.value.strip():
+            use(text)
+
+    given.on("keydown.enter", sign_in)
+    ui.button("Sign in", on_click=sign_in).props("unelevated no-caps")
 
 
 def _sign_out() -> None:

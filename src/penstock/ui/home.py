@@ -11,7 +11,7 @@ from penstock.core.caller import Role
 from penstock.ui import shown
 from penstock.ui.api import Api, Problem, part
 from penstock.ui.datasets import sending
-from penstock.ui.frame import Visit, heading, page, subheading, told
+from penstock.ui.frame import Visit, heading, once, page, subheading
 from penstock.ui.grid import Column, grid
 from penstock.ui.pipelines.runs import state_in_words
 
@@ -143,7 +143,7 @@ def _offer(visit: Visit, things: list[Next]) -> None:
             ui.navigate.to(f"/datasets/{part(made['name'])}")
 
     def go(to: str) -> Callable[[], Any]:
-        return told(upload) if to == UPLOAD else lambda: ui.navigate.to(to)
+        return once(upload) if to == UPLOAD else lambda: ui.navigate.to(to)
 
     subheading("What to try next")
     with ui.element("div").classes("w-full grid grid-cols-1 md:grid-cols-3 gap-4"):

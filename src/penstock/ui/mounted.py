@@ -8,7 +8,7 @@ from nicegui import Client, app, ui
 
 from penstock.ui import datasets, home, pipelines, queries, schemas  # noqa: F401
 from penstock.ui.datasets.sending import LARGEST_FILE
-from penstock.ui.frame import Door, open_to
+from penstock.ui.frame import Door, nowhere, open_to
 from penstock.ui.guard import Guard
 
 AT = "/ui"
@@ -28,9 +28,16 @@ def mount(application: Any, *, dev: bool) -> None:
         favicon="💧",
         language="en-US",
         binding_refresh_interval=None,  # nothing is bound
-        reconnect_timeout=10.0,
+        reconnect_timeout=30.0,
         show_welcome_message=False,
     )
+    app.exception_handler(404)(_not_found)
     application.add_middleware(
         Guard, at=AT, dev=dev, largest=LARGEST_FILE, full=lambda: len(Client.instances) >= _MOST_PAGES
     )
+
+
+async def _not_found(request: Any, _trouble: Exception) -> Any:
+    with Client(ui.page(""), request=request) as client:
+        nowhere()
+    return client.build_response(request, 404)

@@ -12,7 +12,7 @@ from penstock.ui.datasets import sending
 from penstock.ui.datasets.columns import Columns
 from penstock.ui.datasets.rows import Rows
 from penstock.ui.datasets.versions import Versions
-from penstock.ui.frame import Visit, heading, page, say, told, trouble
+from penstock.ui.frame import Visit, heading, once, page, say, told, trouble
 
 _LIST = ("Datasets", "/datasets")
 _OFFERED = 100  # versions to choose from; older ones are among all versions
@@ -65,7 +65,7 @@ class _Page:
             query = f"/queries/new?dataset={part(dataset['name'])}"
             ui.button("Query it", icon="manage_search", on_click=lambda: ui.navigate.to(query)).props("flat no-caps")
             if self._visit.may(Role.DEVELOPER) and not dataset["read_only"]:
-                ui.button("Append a file", icon="upload_file", on_click=told(self._append)).props("unelevated no-caps")
+                ui.button("Append a file", icon="upload_file", on_click=once(self._append)).props("unelevated no-caps")
         with ui.row().classes("w-full items-center gap-x-6 gap-y-2"):
             self._choice(dataset, history)
             for label, text in facts(dataset):

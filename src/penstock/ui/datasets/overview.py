@@ -11,7 +11,7 @@ from penstock.core.caller import Role
 from penstock.ui import shown
 from penstock.ui.api import Api, Problem, part, quoted
 from penstock.ui.datasets import sending
-from penstock.ui.frame import Visit, empty, heading, page, subheading, told
+from penstock.ui.frame import Visit, empty, heading, once, page, subheading, told
 from penstock.ui.grid import Column, grid, pager
 
 TOP = 50
@@ -79,9 +79,9 @@ async def datasets(visit: Visit, schema: str = "") -> None:
 
     with heading("Datasets"):
         if visit.may(Role.DEVELOPER):
-            ui.button("New dataset", icon="add", on_click=told(create)).props("unelevated no-caps")
+            ui.button("New dataset", icon="add", on_click=once(create)).props("unelevated no-caps")
     names = await schema_names(visit.api)
-    await _List(visit, names, Asked(schema=schema or None), told(create)).show()
+    await _List(visit, names, Asked(schema=schema or None), once(create)).show()
 
 
 class _List:

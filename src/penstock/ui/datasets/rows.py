@@ -7,7 +7,7 @@ from nicegui import ui
 
 from penstock.ui import shown
 from penstock.ui.api import Problem
-from penstock.ui.frame import Visit, empty, told
+from penstock.ui.frame import Visit, empty, once, told
 from penstock.ui.grid import Column, grid, pager
 
 TOP = 50
@@ -44,7 +44,7 @@ class Rows:
             self._where.props("outlined dense clearable input-class=font-mono").classes("grow max-w-2xl")
             self._where.props["hint"] = f"A condition, such as {example(self._dataset['schema'])}"
             self._where.on("keydown.enter", told(self._filter)).on("clear", told(self._filter))
-            ui.button("Filter", on_click=told(self._filter)).props("outline no-caps")
+            ui.button("Filter", on_click=once(self._filter)).props("outline no-caps")
         self._found = ui.column().classes("w-full gap-2")
         await self._look(0)
 

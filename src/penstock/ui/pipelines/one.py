@@ -9,7 +9,7 @@ from nicegui import ui
 from penstock.core.caller import Role
 from penstock.ui import shown
 from penstock.ui.api import Problem, part
-from penstock.ui.frame import Visit, confirmed, empty, heading, page, say, subheading, told
+from penstock.ui.frame import Visit, confirmed, empty, heading, once, page, say, subheading
 from penstock.ui.pipelines import definition, shelf
 from penstock.ui.pipelines.bench import Bench
 from penstock.ui.pipelines.runs import Starter, Table
@@ -40,7 +40,7 @@ async def new(visit: Visit) -> None:
         ui.navigate.to(f"/pipelines/{made['id']}")
 
     with actions:
-        ui.button("Save pipeline", icon="save", on_click=told(save)).props("unelevated no-caps")
+        ui.button("Save pipeline", icon="save", on_click=once(save)).props("unelevated no-caps")
     await bench.open()
 
 
@@ -57,9 +57,9 @@ async def pipeline(visit: Visit, id: str) -> None:
     one = _One(visit, bench, stored, about)
     if writable:
         with actions:
-            ui.button("Delete", icon="delete_outline", on_click=told(one.delete)).props("flat no-caps")
-            ui.button("Save", icon="save", on_click=told(one.save)).props("outline no-caps")
-            ui.button("Run", icon="play_arrow", on_click=told(one.run)).props("unelevated no-caps")
+            ui.button("Delete", icon="delete_outline", on_click=once(one.delete)).props("flat no-caps")
+            ui.button("Save", icon="save", on_click=once(one.save)).props("outline no-caps")
+            ui.button("Run", icon="play_arrow", on_click=once(one.run)).props("unelevated no-caps")
     subheading("Past runs")
     nothing = "It has not run yet. Run it, and see here how many rows and how much time each run took."
     past = Table(visit, with_charts=True, nothing=nothing if writable else "It has not run yet.")

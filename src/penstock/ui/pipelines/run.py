@@ -10,7 +10,7 @@ from penstock.core.caller import Role
 from penstock.core.run import State
 from penstock.ui import shown
 from penstock.ui.api import Problem, part
-from penstock.ui.frame import Visit, confirmed, heading, named, page, say, subheading, told
+from penstock.ui.frame import Visit, confirmed, heading, named, once, page, say, subheading, told
 from penstock.ui.grid import Column, grid
 from penstock.ui.pipelines import definition, shelf
 from penstock.ui.pipelines.definition import Facts
@@ -20,7 +20,7 @@ from penstock.ui.pipelines.steps import Run, Standing, Step, is_under_way, own_e
 T = TypeVar("T")
 
 _LOOK = 1.0  # seconds between two looks
-_PASSES = (429, 500, 503)  # what may go away by itself
+_CANCEL = "Cancel this run? Nothing of it will be written."
 _ICONS = {
     Standing.WAITING: "radio_button_unchecked",
     Standing.RUNNING: "play_circle_outline",
@@ -93,11 +93,11 @@ class _Watch:
 
     def offer(self, visit: Visit) -> None:
         """What somebody who may write can do with it."""
-        self._cancel = ui.button("Cancel run", icon="block", on_click=told(self._stop))
+        self._cancel = ui.button("Cancel run", icon="block", on_click=once(self._stop))
         self._cancel.props("outline no-caps")
         if self._run["pipeline_id"]:
             again = Starter(visit, self._run["pipeline_id"])
-            self._again = ui.button("Run again", icon="replay", on_click=told(again.start)).props("unelevated no-caps")
+            self._again = ui.button("Run again", icon="replay", on_click=once(again.start)).props("unelevated no-caps")
 
     def show(self) -> None:
         run, is_open = self._run, is_under_way(self._run)
@@ -105,6 +105,7 @@ class _Watch:
         self._sentence.text = summary(run)
         self._about.text = _about(run)
         self._bar.value = share(run)
+        self._bar.props(add="indeterminate") if is_open and not share(run) else self._bar.props(remove="indeterminate")
         self._bar.set_visibility(is_open)
         if self._cancel:
             self._cancel.set_visibility(is_open)
@@ -121,7 +122,7 @@ class _Watch:
         try:
             self._run = await self._api.get(f"/runs/{self._run['id']}")
         except Problem as problem:
-            if problem.status in _PASSES:
+            if problem.may_pass:
                 self._sentence.text = "The service does not answer just now; it is asked again."
                 return
             self._clock.cancel()
@@ -131,7 +132,7 @@ class _Watch:
         self.show()
 
     async def _stop(self) -> None:
-        if await confirmed("Cancel this run? Nothing of it will be written.", "Cancel run", danger=True):
+        if await confirmed(_CANCEL, "Cancel run", no="Keep it running", danger=True):
             self._run = await self._api.post(f"/runs/{self._run['id']}/cancel")
             self.show()
             if not is_under_way(self._run) and self._run["state"] != State.CANCELLED:

@@ -77,10 +77,16 @@ class Table:
 
     async def look(self) -> None:
         asked = (self._filter, self._skip)
-        answer = await self._api.get(
-            "/runs", filter=self._filter, top=TOP, skip=self._skip, count=True, select=_MEMBERS,
-            orderby="created_at desc",
-        )  # fmt: skip
+        try:
+            answer = await self._api.get(
+                "/runs", filter=self._filter, top=TOP, skip=self._skip, count=True, select=_MEMBERS,
+                orderby="created_at desc",
+            )  # fmt: skip
+        except Problem as problem:
+            if not problem.may_pass:
+                raise
+            self._look_again(True)
+            return
         if asked != (self._filter, self._skip):
             return  # a later answer is on its way
         self._look_again(any(map(is_under_way, answer["value"])))
