@@ -179,7 +179,8 @@ def _try(page: Page) -> None:
     page.keyboard.press("Control+a")
     page.keyboard.insert_text(BUDGETS)
     page.get_by_label("Value of since").fill("2026-07")
-    page.get_by_label("Columns of finance.report").click()
+    if (columns := page.get_by_label("Columns of finance.report")).is_visible():  # there is room for them
+        columns.click()
     page.get_by_role("button", name="Preview").click()
     page.get_by_text("read finance.report").wait_for()
     page.get_by_role("tab", name="Chart").click()

@@ -16,7 +16,7 @@ from penstock.core.contract import FieldType
 from penstock.core.lifecycle import State
 from penstock.errors import Invalid
 from penstock.ui.queries import palette, registration, results, running, sql, values, verdict
-from ui.conftest import NARROW, Visit
+from ui.conftest import NARROW, WIDE, Visit
 
 HOSTILE = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>{{7*7}}'
 HOSTILE_NAME = '<img src=x onerror="window.hacked=1">{{7*7}}'  # without what an address would stumble over
@@ -186,7 +186,7 @@ def test_sql_is_written_tried_charted_checked_saved_and_run(visit: Visit, rest: 
     page.get_by_role("button", name="Create schema").click()
     expect(page.get_by_text("2 rows checked: all fit Sales by region.")).to_be_visible()
     page.get_by_label("Description").fill("One row a region")
-    page.get_by_role("button", name="Save query").click()
+    page.get_by_role("button", name="Save query").dblclick()  # which saves it once
 
     expect(page.get_by_role("heading", name="Sales by region")).to_be_visible()
     expect(page.get_by_text("One row a region", exact=True)).to_be_visible()
@@ -218,7 +218,7 @@ def test_what_is_wrong_is_told_in_words_and_where(visit: Visit, rest: httpx.Clie
     page = visit("/queries/new?dataset=shop.orders")
     _write(page, "SELECT region\nFRM shop.orders")
     page.get_by_role("button", name="Preview").click()
-    alert = page.get_by_role("alert").filter(has_text="That did not work")
+    alert = page.get_by_role("alert").filter(has_text="syntax error")
     expect(alert).to_contain_text('syntax error at or near "shop" (line 2, column 5)')
     _write(page, "SELECT amount FROM shop.orders WHERE amount > $least")
     page.get_by_role("button", name="Preview").click()
@@ -233,8 +233,15 @@ def test_what_is_wrong_is_told_in_words_and_where(visit: Visit, rest: httpx.Clie
     expect(page.get_by_role("dialog")).to_have_count(0)
 
     page.get_by_label("Value of least").fill("1")
-    page.get_by_role("button", name="Save query").click()
+    page.get_by_label("Default of least").fill("few")
+    page.get_by_role("button", name="Save query").click()  # all that is wrong is told at once
+    expect(page.get_by_text("expected a number of at most 38 digits")).to_be_visible()
     expect(page.get_by_text("Choose a schema that the rows must fit")).to_be_visible()
+    expect(page.get_by_text("name must not be blank")).to_be_visible()
+    expect(page.get_by_label("Default of least")).to_be_focused()
+    page.get_by_label("Default of least").fill("")
+    page.get_by_role("button", name="Save query").click()
+    expect(page.get_by_label("Schema that the rows must fit")).to_be_focused()
     _choose_schema(page, "Regions")
     page.get_by_label("Name", exact=True).fill("a/b")
     page.get_by_role("button", name="Save query").click()
@@ -350,7 +357,7 @@ def test_a_query_goes_through_its_states_and_its_versions_tell_of_it(visit: Visi
     developer.get_by_role("button", name="Edit").click()
     expect(developer.get_by_label("Name", exact=True)).to_have_value("Regions")
     _write(developer, "SELECT DISTINCT region\nFROM shop.orders")
-    developer.get_by_role("button", name="Save changes").click()
+    developer.get_by_role("button", name="Save changes").dblclick()
     developer.get_by_text("Version 3: update by bob").click()
     expect(developer.get_by_text("+ SELECT DISTINCT region")).to_be_visible()
 
@@ -412,6 +419,70 @@ def test_what_is_not_saved_is_not_left_without_a_word(visit: Visit, rest: httpx.
     assert asked == ["beforeunload"]
 
 
+def test_what_is_as_it_was_read_can_be_left(visit: Visit, rest: httpx.Client) -> None:
+    _dataset(rest)
+    schema = _schema(rest, "By region", region="string", total="number")
+    given = [{"name": "least", "type": "number", "default": 10}]
+    id = _registered(rest, "Totals", BY_REGION.replace(" FROM", "\r\nFROM"), schema, parameters=given)
+    page = visit(f"/queries/{id}/edit")
+    expect(page.get_by_label("Schema that the rows must fit")).to_have_value("By region")
+    page.get_by_label("Value of least").fill("20")  # to try, and not to keep
+    page.get_by_role("button", name="Preview").click()
+    expect(page.get_by_text("2 rows checked: all fit By region.")).to_be_visible()
+    assert not page.evaluate("window.penstockUnsaved")
+    for label, now, before in (("Name", "Other", "Totals"), ("Default of least", "11", "10")):
+        page.get_by_label(label, exact=True).fill(now)
+        page.wait_for_function("window.penstockUnsaved === true")
+        page.get_by_label(label, exact=True).fill(before)
+        page.wait_for_function("window.penstockUnsaved === false")
+    page.get_by_label("SQL", exact=True).click()
+    page.keyboard.press("Control+End")
+    page.keyboard.insert_text(", $more")
+    page.wait_for_function("window.penstockUnsaved === true")
+    page.keyboard.press("Control+z")
+    page.wait_for_function("window.penstockUnsaved === false")
+
+
+def test_a_text_that_would_not_reach_the_service_is_not_taken(visit: Visit, rest: httpx.Client) -> None:
+    _dataset(rest)
+    page = visit("/queries/new")
+    _write(page, "SELECT 'old' AS word")
+    refusal = page.get_by_role("alert").filter(has_text="too long for this page")
+    for text in ("x" * 1_200_000, '"' * 299_000):  # which the way there makes four times as long
+        _paste(page, "SQL", text)
+        expect(refusal).to_contain_text("send it through the API")
+        page.get_by_role("button", name="Close").click()
+        expect(refusal).to_have_count(0)
+        expect(page.get_by_label("SQL", exact=True)).to_have_text("SELECT 'old' AS word")
+    _paste(page, "SQL", f"SELECT 'new' AS word -- {'x' * 90_000}")
+    page.get_by_role("button", name="Preview").click()
+    expect(page.get_by_label("Preview", exact=True).get_by_role("cell")).to_have_text("new")
+    expect(refusal).to_have_count(0)
+    other = visit("/pipelines/new")
+    expect(other.get_by_text("Nothing is wrong: it can run.")).to_be_visible()
+    _paste(other, "Pipeline as JSON", " " * 1_200_000)
+    expect(other.get_by_role("alert").filter(has_text="too long for this page")).to_be_visible()
+    expect(other.get_by_label("Pipeline as JSON")).to_contain_text("shop.orders without doubles")
+
+
+@pytest.mark.parametrize(("width", "height"), [(WIDE, 900), (NARROW, 844)])
+def test_rows_come_where_they_are_seen(visit: Visit, rest: httpx.Client, width: int, height: int) -> None:
+    _dataset(rest)
+    page = visit("/queries/new", width=width)
+    page.set_viewport_size({"width": width, "height": height})
+    expect(page.get_by_label("Find a dataset")).to_be_visible(visible=width == WIDE)
+    rows = page.get_by_label("Preview", exact=True)
+    page.get_by_role("button", name="Preview").click()
+    expect(page.get_by_role("status").filter(has_text="4 rows · read shop.orders v1")).to_be_visible()
+    expect(rows.get_by_role("cell", name="EMEA").first).to_be_in_viewport()
+    _write(page, "SELECT region, $a, $b, $c, $d FROM shop.orders")
+    expect(page.get_by_label("Value of d")).to_be_visible()
+    page.get_by_label("SQL", exact=True).click()
+    page.keyboard.press("Control+Enter")  # far above the rows
+    expect(rows.get_by_role("columnheader")).to_have_count(5)
+    expect(rows.get_by_role("cell", name="EMEA").first).to_be_in_viewport()
+
+
 def test_texts_of_others_stay_texts(visit: Visit, rest: httpx.Client) -> None:
     quoted = HOSTILE.replace('"', '""')
     rows = f'id,"{quoted}"\n1,"{quoted}"\n'
@@ -428,6 +499,7 @@ def test_texts_of_others_stay_texts(visit: Visit, rest: httpx.Client) -> None:
     page.get_by_text("Version 1: create by ada").click()
     expect(page.get_by_text(f"+ {HOSTILE}")).to_be_visible()
     page.get_by_role("button", name="Edit").click()
+    page.get_by_role("button", name="Datasets").click()
     page.get_by_label("Columns of shop.odd").click()
     page.get_by_label(f'Insert "{quoted}"').click()
     expect(page.get_by_label("SQL", exact=True)).to_contain_text(f'"{quoted}"')
@@ -447,6 +519,21 @@ def _write(page: Page, text: str) -> None:
     page.get_by_label("SQL", exact=True).click()
     page.keyboard.press("Control+a")
     page.keyboard.insert_text(text)
+
+
+def _paste(page: Page, label: str, text: str) -> None:
+    """In place of all that is there."""
+    editor = page.get_by_label(label, exact=True)
+    editor.click()
+    page.keyboard.press("Control+a")
+    editor.evaluate(
+        """(editor, text) => {
+          const clipboardData = new DataTransfer();
+          clipboardData.setData("text/plain", text);
+          editor.dispatchEvent(new ClipboardEvent("paste", {clipboardData, bubbles: true, cancelable: true}));
+        }""",
+        text,
+    )
 
 
 def _choose_schema(page: Page, name: str) -> None:

@@ -92,10 +92,10 @@ def page(
                         app.storage.tab.pop(_TOKEN, None)
                         _ask_for_token(problem.sentence)
                     else:
-                        trouble(problem.sentence, path)
+                        trouble(problem.sentence, path, level=1)
                 except Exception:
                     _log.exception("a bug in the page %s", path)
-                    trouble(_BUG, path)
+                    trouble(_BUG, path, level=1)
 
         asked = inspect.signature(fill)
         shown.__signature__ = asked.replace(parameters=list(asked.parameters.values())[1:])  # type: ignore[attr-defined]
@@ -109,7 +109,7 @@ def nowhere() -> None:
     """What is at an address without a page."""
     _dressed("Not found")
     with _Frame("/"):
-        trouble("There is no page at this address.")
+        trouble("There is no page at this address.", level=1)
 
 
 def told(act: Callable[P, Awaitable[Any]]) -> Callable[P, Awaitable[None]]:
@@ -181,12 +181,12 @@ def subheading(text: str) -> ui.label:
     return ui.label(text).classes("text-lg font-medium").props('role=heading aria-level="2"')
 
 
-def trouble(sentence: str, path: str = "/") -> None:
+def trouble(sentence: str, path: str = "/", *, level: int = 2) -> None:
     """In place of what could not be shown; with the way back to its section."""
     section = _section(path)
     name, _ = SECTIONS[section]
     with ui.card().classes("w-full").props("role=alert flat bordered"):
-        ui.label("That did not work").classes("text-xl").props('role=heading aria-level="1"')
+        ui.label("That did not work").classes("text-xl").props(f'role=heading aria-level="{level}"')
         ui.label(sentence).classes("break-anywhere")
         ui.link(f"‹ {name}", section)
 

@@ -24,7 +24,7 @@ Dataset = Mapping[str, Any]
 async def dataset(visit: Visit, name: str, version: str = "") -> None:
     if version and not (version.isascii() and version.isdigit()):
         heading("Dataset", above=_LIST)
-        trouble(f"{version[:40]!r} is no version: a version is a number.")
+        trouble(f"{version[:40]!r} is no version: a version is a number.", "/datasets")
         return
     try:
         await _Page(visit, name).show(int(version) if version else None)
@@ -32,7 +32,7 @@ async def dataset(visit: Visit, name: str, version: str = "") -> None:
         if problem.status != 404:
             raise
         heading("Dataset", above=_LIST)
-        trouble(problem.sentence)
+        trouble(problem.sentence, "/datasets")
 
 
 class _Page:

@@ -11,7 +11,7 @@ from penstock.core.names import DatasetName
 from penstock.errors import Invalid
 from penstock.ui import shown, states
 from penstock.ui.api import Problem, part
-from penstock.ui.frame import Visit, confirmed, heading, named, page, say, subheading, told
+from penstock.ui.frame import Visit, confirmed, heading, named, once, page, say, subheading
 from penstock.ui.queries.registration import Registration, differences, is_editable, show_differences
 from penstock.ui.queries.running import Running
 from penstock.ui.queries.workbench import Workbench
@@ -58,10 +58,9 @@ async def one(visit: Visit, id: str) -> None:
 
 async def _write(visit: Visit, query: Mapping[str, Any] | None, text: str) -> None:
     bench = Workbench(visit, text, query["parameters"] if query else ())
-    await bench.fill(query["returns_schema_id"] if query else None)
     if visit.may(Role.DEVELOPER) and (query is None or is_editable(State(query["state"]))):
-        with bench.below:
-            Registration(visit, query, bench)
+        Registration(visit, query, bench)
+    await bench.fill(query["returns_schema_id"] if query else None)
 
 
 async def _first_sql(visit: Visit, dataset: str) -> str:
@@ -105,9 +104,9 @@ def _steps(visit: Visit, query: Mapping[str, Any]) -> None:
         "unelevated no-caps"
     )
     for to, verb in states.steps(State(query["state"]), visit.role):
-        ui.button(verb.capitalize(), on_click=told(lambda to=to, verb=verb: move(to, verb))).props("outline no-caps")
+        ui.button(verb.capitalize(), on_click=once(lambda to=to, verb=verb: move(to, verb))).props("outline no-caps")
     if visit.may(Role.ADMIN):
-        ui.button("Delete", icon="delete", on_click=told(delete)).props("flat no-caps color=negative")
+        ui.button("Delete", icon="delete", on_click=once(delete)).props("flat no-caps color=negative")
 
 
 def _facts(query: Mapping[str, Any], schema: Mapping[str, Any] | None) -> None:
@@ -138,7 +137,7 @@ class _Versions:
         self._api, self._at = visit.api, f"/queries/{part(id)}/versions"
         self._before: int | None = None
         self._list = ui.list().classes("w-full").props("bordered separator")
-        self._button = ui.button("Older versions", on_click=told(self.more)).props("flat no-caps")
+        self._button = ui.button("Older versions", on_click=once(self.more)).props("flat no-caps")
 
     async def more(self) -> None:
         found = (await self._api.get(self._at, top=_REVISIONS + 1, before=self._before))["value"]

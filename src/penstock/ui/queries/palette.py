@@ -12,6 +12,7 @@ from penstock.ui.queries import sql
 
 MOST = 50  # datasets at once; who looks for others types a part of the name
 _MOST_COLUMNS = 200  # of a dataset
+_FOLDED = 'label=Datasets dense header-class="font-medium px-1" :default-opened="innerWidth >= 1024"'
 # The name is an attribute of the button, and so it can be anything.
 _PUT = """event => {
   const view = getElement(%d).editor, at = view.state.selection.main.from;
@@ -50,10 +51,10 @@ def offered(datasets: Sequence[Dataset]) -> list[dict[str, str]]:
 
 
 async def palette(visit: Visit, editor: ui.codemirror) -> None:
-    """Datasets by a part of their name."""
-    ui.label("Datasets").classes("font-medium").props('role=heading aria-level="2"')
-    sought = ui.input("Find a dataset").props("outlined dense clearable debounce=300").classes("w-full")
-    found = ui.column().classes("w-full gap-0 overflow-y-auto no-wrap").style("max-height: 22rem")
+    """Datasets by a part of their name, folded away where there is no room beside the editor."""
+    with ui.element("q-expansion-item").classes("w-full").props(_FOLDED):
+        sought = ui.input("Find a dataset").props("outlined dense clearable debounce=300").classes("w-full")
+        found = ui.column().classes("w-full gap-0 overflow-y-auto no-wrap").style("max-height: 22rem")
     named(found.props("role=group aria-live=polite tabindex=0"), "Datasets and columns")
     names = ui.element("div").classes("hidden")
     ui.run_javascript(_OFFER % (editor.id, names.id))

@@ -11,7 +11,7 @@ from penstock.core.caller import Role
 from penstock.core.lifecycle import State, may_be_referenced
 from penstock.ui import shown
 from penstock.ui.api import Problem, part, quoted
-from penstock.ui.frame import Visit, answered, say, told
+from penstock.ui.frame import Visit, answered, named, once, say, told
 from penstock.ui.grid import Column, grid
 
 MOST = 50  # to choose from at once; who looks for others types a part of the name
@@ -45,7 +45,7 @@ class Promise:
             self._select.on("input-value", lambda event: told(self.look)(str(event.args or "")))
             self._select.on_value_change(lambda: self._chosen(on_change))
             if visit.may(Role.DEVELOPER):
-                ui.button("Infer a schema", icon="auto_fix_high", on_click=told(self._infer)).props("flat no-caps")
+                ui.button("Infer a schema", icon="auto_fix_high", on_click=once(self._infer)).props("flat no-caps")
 
     @property
     def id(self) -> str | None:
@@ -60,8 +60,12 @@ class Promise:
         """What a schema is called that is made here, unless somebody says otherwise."""
         self._called = called
 
-    def complain(self, sentence: str | None) -> None:
+    def complain(self, sentence: str) -> ui.element:
         self._select.error = sentence
+        return self._select
+
+    def forgive(self) -> None:
+        self._select.error = None
 
     async def look(self, words: str = "") -> None:
         """Offer schemas by a part of their name."""
@@ -117,8 +121,9 @@ async def propose(
     proposal: Mapping[str, Any], make: Callable[[dict[str, Any]], Awaitable[Any]]
 ) -> Mapping[str, Any] | None:
     """Show what was inferred, and make it if that is wanted."""
-    with ui.dialog() as dialog, ui.card().classes("w-full max-w-lg"):
-        ui.label("A schema of these rows").classes("text-lg").props('role=heading aria-level="2"')
+    title = "A schema of these rows"
+    with named(ui.dialog(), title) as dialog, ui.card().classes("w-full max-w-lg"):
+        ui.label(title).classes("text-lg").props('role=heading aria-level="2"')
         name = (
             ui.input("Name of the schema", value=proposal["name"]).props("outlined dense autofocus").classes("w-full")
         )
@@ -129,11 +134,13 @@ async def propose(
             try:
                 dialog.submit(await make({**proposal, "name": name.value.strip()}))
             except Problem as problem:
+                if problem.status == 401:
+                    raise
                 name.error = problem.sentence
 
         with ui.row().classes("w-full justify-end"):
             ui.button("Cancel", on_click=lambda: dialog.submit(None)).props("flat no-caps")
-            ui.button("Create schema", on_click=told(create)).props("unelevated no-caps")
+            ui.button("Create schema", on_click=once(create)).props("unelevated no-caps")
     made: Mapping[str, Any] | None = await answered(dialog)
     return made
 

@@ -1,7 +1,7 @@
 """A statement becomes a registered query, or another version of one: what it is called, and what must not be lost."""
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -10,9 +10,10 @@ from nicegui import ui
 
 from penstock.core.lifecycle import State
 from penstock.core.query import assert_editable
-from penstock.errors import Invalid, Unsupported
+from penstock.errors import Unsupported
+from penstock.ui import code_editor
 from penstock.ui.api import Problem, part
-from penstock.ui.frame import Visit, answered, say, subheading, told, unsaved
+from penstock.ui.frame import Visit, answered, named, once, say, subheading, unsaved
 from penstock.ui.queries import verdict
 from penstock.ui.queries.workbench import Workbench
 
@@ -24,7 +25,9 @@ MEMBERS = {
     "returns_schema_id": "Schema",
 }
 _SIGNS = {"-": "−", "+": "+", " ": " "}
+_PLACES = ("sql", "parameters", "returns_schema_id", "name", "description")  # as they are on the page
 _CHANGED = "QUERY_CHANGED"
+_NO_SCHEMA = "Choose a schema that the rows must fit, or infer one from the SQL."
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,6 @@ class Registration:
 
     def __init__(self, visit: Visit, query: Mapping[str, Any] | None, bench: Workbench) -> None:
         self._visit, self._query, self._bench = visit, query, bench
-        self._guarded = False
         with ui.card().classes("w-full gap-2").props("flat bordered"):
             subheading("Save as a registered query" if query is None else "Save")
             with ui.row().classes("w-full items-start gap-2 flex-wrap"):
@@ -83,36 +85,32 @@ class Registration:
                 self._draft = ui.checkbox("As a draft", value=False)
                 self._draft.set_visibility(query is None)
                 label = "Save query" if query is None else "Save changes"
-                self._button = ui.button(label, icon="save", on_click=told(self.save)).props("unelevated no-caps")
+                self._button = ui.button(label, icon="save", on_click=once(self.save)).props("unelevated no-caps")
+        self._read = {**self._sent(), "returns_schema_id": query["returns_schema_id"] if query else None}
+        self._is_unsaved = False
         bench.when_edited(self.edited)
         bench.promise.name_after(lambda: self._name.value.strip())
 
     def edited(self) -> None:
-        if not self._guarded:
-            self._guarded = True
-            unsaved(True)
+        is_unsaved = self._sent() != self._read
+        if is_unsaved != self._is_unsaved:
+            self._is_unsaved = is_unsaved
+            unsaved(is_unsaved)
 
     async def save(self, version: int | None = None) -> None:
         self._forgive()
-        if not self._bench.promise.id:
-            self._bench.promise.complain("Choose a schema that the rows must fit, or infer one from the SQL.")
-            return
-        try:
-            sent = self._sent()
-        except Invalid as refusal:
-            say(refusal.message, bad=True)
-            return
-        self._button.set_enabled(False)
+        sent = self._sent()
         try:
             kept = await self._send(sent, version)
         except Problem as problem:
+            if problem.status == 401:
+                raise
             if problem.code == _CHANGED:
                 await self._settle(sent)
             else:
                 self._refuse(problem)
             return
-        finally:
-            self._button.set_enabled(True)
+        self._button.set_enabled(False)  # a second click may come before the page is left
         unsaved(False)
         say(f"{kept['name']} is saved as version {kept['version']}.")
         ui.navigate.to(f"/queries/{part(kept['id'])}")
@@ -127,11 +125,15 @@ class Registration:
         }
 
     async def _send(self, sent: dict[str, Any], version: int | None) -> Any:
-        if self._query is None:
-            state = State.DRAFT if self._draft.value else State.ACTIVE
-            return await self._visit.api.post("/queries", {**sent, "state": state})
-        base = version or self._query["version"]
-        return await self._visit.api.put(f"/queries/{part(self._query['id'])}", {**sent, "version": base})
+        self._button.set_enabled(False)
+        try:
+            if self._query is None:
+                state = State.DRAFT if self._draft.value else State.ACTIVE
+                return await self._visit.api.post("/queries", {**sent, "state": state})
+            base = version or self._query["version"]
+            return await self._visit.api.put(f"/queries/{part(self._query['id'])}", {**sent, "version": base})
+        finally:
+            self._button.set_enabled(True)
 
     async def _settle(self, mine: dict[str, Any]) -> None:
         """Somebody else has changed it since it was read: nothing of theirs is lost unless that is wanted."""
@@ -145,38 +147,44 @@ class Registration:
                 ui.navigate.reload()
 
     def _refuse(self, problem: Problem) -> None:
+        """Say all that is wrong, each where it is, and go to the first place on the page."""
         if problem.code == "QUERY_NAME_TAKEN":
-            self._name.error = problem.sentence
-            return
-        if problem.code in verdict.MISMATCH or not problem.errors:
+            faults = [("/name", problem.sentence)]
+        elif problem.code in verdict.MISMATCH or not problem.errors:
             self._bench.refuse(problem)
             say("It was not saved: see what is wrong below the SQL.", bad=True)
             return
-        for each in problem.errors:
-            self._point(str(each.get("pointer", "")), str(each.get("message", "")), problem)
+        else:
+            faults = [(str(each.get("pointer", "")), str(each.get("message", ""))) for each in problem.errors]
+        places = [(pointer.split("/")[1:], sentence) for pointer, sentence in faults]
+        first, *_ = [self._point(place, sentence) for place, sentence in sorted(places, key=_on_page)]
+        if isinstance(first, ui.codemirror):
+            code_editor.focus(first)
+        else:
+            first.run_method("focus")
 
-    def _point(self, pointer: str, sentence: str, problem: Problem) -> None:
-        match pointer.split("/")[1:]:
+    def _point(self, place: Sequence[str], sentence: str) -> ui.element:
+        match place:
             case ["name"]:
                 self._name.error = sentence
+                return self._name
             case ["description"]:
                 self._description.error = sentence
+                return self._description
             case ["returns_schema_id"]:
-                self._bench.promise.complain(sentence)
-            case ["parameters", place, *_] if place.isdecimal():
-                self._bench.complain(int(place), sentence)
-            case _:
-                self._bench.refuse(problem)
+                return self._bench.promise.complain(sentence if self._bench.promise.id else _NO_SCHEMA)
+        return self._bench.complain(place, sentence)
 
     def _forgive(self) -> None:
         self._name.error = self._description.error = None
-        self._bench.promise.complain(None)
+        self._bench.promise.forgive()
         self._bench.forgive()
 
 
 async def _asked(mine: list[Difference], theirs: list[Difference], version: int) -> Choice | None:
-    with ui.dialog() as dialog, ui.card().classes("w-full max-w-2xl"):
-        ui.label("Somebody else has changed this query").classes("text-lg").props('role=heading aria-level="2"')
+    title = "Somebody else has changed this query"
+    with named(ui.dialog(), title) as dialog, ui.card().classes("w-full max-w-2xl"):
+        ui.label(title).classes("text-lg").props('role=heading aria-level="2"')
         ui.label(f"It is at version {version} by now. Overwrite it with yours, or reload it and lose yours.")
         with (
             ui.element("div")
@@ -197,6 +205,12 @@ async def _asked(mine: list[Difference], theirs: list[Difference], version: int)
             )
     choice: Choice | None = await answered(dialog)
     return choice
+
+
+def _on_page(fault: tuple[Sequence[str], str]) -> int:
+    """How far down it is said."""
+    member = next(iter(fault[0]), "")
+    return _PLACES.index(member) if member in _PLACES else -1
 
 
 def _lines(value: Any) -> list[str]:

@@ -76,6 +76,13 @@ def show(rows: Rows, name: str, *, paged: bool = True) -> None:
             _Chart(rows, name)
 
 
+def refused(sentence: str) -> None:
+    """In place of rows."""
+    with ui.card().classes("w-full").props("flat bordered role=alert"), ui.row().classes("items-center gap-2 no-wrap"):
+        ui.icon("error", color="negative", size="sm").props("aria-hidden=true")
+        ui.label(sentence).classes("break-anywhere")
+
+
 class _Table:
     def __init__(self, rows: Rows, name: str, at_once: int) -> None:
         self._rows, self._name, self._at_once = rows, name, max(at_once, 1)

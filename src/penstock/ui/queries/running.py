@@ -9,7 +9,7 @@ from nicegui import ui
 
 from penstock.ui import shown
 from penstock.ui.api import Api, Problem, part
-from penstock.ui.frame import Visit, say, told, trouble
+from penstock.ui.frame import Visit, once, say
 from penstock.ui.grid import pager
 from penstock.ui.queries import results, verdict
 from penstock.ui.queries.values import Form, declared_as
@@ -45,14 +45,15 @@ class Running:
         self._first: list[int] = [0]  # of each page, which row it begins with
         self._entries = [declared_as(each) for each in query["parameters"]]
         self._form = Form(self._entries, declaring=False, on_change=lambda: None)
+        self._run = once(self.run)
         with ui.row().classes("w-full items-start gap-2 flex-wrap"):
             self._filter = self._option("Filter", _like(self._fields, "{} ne null"))
             self._order = self._option("Order by", _like(self._fields, "{} desc"))
         with ui.row().classes("w-full items-center gap-3 flex-wrap"):
-            self._button = ui.button("Run", icon="play_arrow", on_click=told(self.run)).props("unelevated no-caps")
+            self._button = ui.button("Run", icon="play_arrow", on_click=self._run).props("unelevated no-caps")
             for name in _FORMATS:
                 ui.button(
-                    f"Download {name}", icon="download", on_click=told(lambda name=name: self._download(name))
+                    f"Download {name}", icon="download", on_click=once(lambda name=name: self._download(name))
                 ).props("flat no-caps")
             self._state = ui.label("").props("role=status")
         self._outcome = ui.column().classes("w-full gap-2")
@@ -72,6 +73,8 @@ class Running:
         try:
             answer = await self._api.rows(at)
         except Problem as problem:
+            if problem.status == 401:
+                raise
             self._refuse(problem)
         else:
             self._show(at, answer)
@@ -100,7 +103,7 @@ class Running:
                 "text-sm quiet"
             )
             results.show(results.promised(answer, self._fields), self._query["name"], paged=False)
-            pager(first, len(rows), None, more=further is not None, on_move=told(move), top=TOP)
+            pager(first, len(rows), None, more=further is not None, on_move=once(move), top=TOP)
 
     def _refuse(self, problem: Problem) -> None:
         if self._outcome.is_deleted:
@@ -113,10 +116,11 @@ class Running:
                 at = self._filter if problem.told["option"] == "$filter" else self._order
                 at.error = problem.sentence
             elif not [each for each in problem.errors if self._at_value(each)]:
-                trouble(problem.sentence)
+                results.refused(problem.sentence)
 
     def _at_value(self, error: Mapping[str, Any]) -> bool:
-        return self._form.complain(str(error.get("pointer", "")).removeprefix("/"), str(error.get("message", "")))
+        name = str(error.get("pointer", "")).removeprefix("/")
+        return self._form.complain(name, str(error.get("message", ""))) is not None
 
     async def _download(self, name: str) -> None:
         accept, ending = _FORMATS[name]
@@ -143,7 +147,7 @@ class Running:
     def _option(self, label: str, like: str) -> ui.input:
         box = ui.input(label).props("outlined dense hide-bottom-space").classes("flex-1 min-w-56")
         box.props["placeholder"] = like
-        box.on("keydown.enter", told(self.run))
+        box.on("keydown.enter", self._run)
         return box
 
 

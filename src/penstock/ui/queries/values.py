@@ -8,6 +8,7 @@ from nicegui import ui
 
 from penstock.core.contract import FieldType
 from penstock.core.parameters import Parameter, values
+from penstock.errors import Invalid
 from penstock.ui.frame import named
 
 _TYPES = [str(kind) for kind in FieldType]
@@ -47,7 +48,7 @@ def declared(entries: Iterable[Entry]) -> list[dict[str, Any]]:
     """What a registered query says of them. A default makes a parameter one that can be left out."""
     told = []
     for each in entries:
-        default = _json(each, each.default)
+        default = _default(each)
         shape: dict[str, Any] = {"name": each.name, "type": str(each.type)}
         told.append({**shape, "required": each.required} if default is None else {**shape, "default": default})
     return told
@@ -58,25 +59,26 @@ class Form:
 
     def __init__(self, entries: Sequence[Entry], *, declaring: bool, on_change: Callable[[], None]) -> None:
         self._on_change = on_change
-        self._inputs: dict[str, ui.input] = {}
+        self._inputs: dict[tuple[str, str], ui.input] = {}  # by a parameter's name and a member of its entry
         for entry in entries:
             with ui.row().classes("w-full items-start gap-2 flex-wrap").props("role=group") as row:
                 named(row, f"Parameter {entry.name}")
                 ui.label(f"${entry.name}").classes("font-mono pt-2 w-32 break-anywhere")
                 if declaring:
                     self._type(entry)
-                self._inputs[entry.name.lower()] = self._text(entry, "value", "Value")
+                self._text(entry, "value", "Value")
                 if declaring:
                     self._text(entry, "default", "Default")
                     box = ui.checkbox("Required", value=entry.required).props("dense").classes("pt-2")
                     box.on_value_change(lambda event, entry=entry: self._take(entry, "required", event.value))
 
-    def complain(self, name: str, sentence: str | None) -> bool:
-        """Say at a parameter's value what is wrong with it; is there such a parameter?"""
-        found = self._inputs.get(name.lower())
-        if found:
+    def complain(self, name: str, sentence: str, member: str = "value") -> ui.input | None:
+        """Say at a parameter's value or default what is wrong; None: there is no such parameter."""
+        key = name.lower()
+        found = self._inputs.get((key, member), self._inputs.get((key, "value")))
+        if found is not None:
             found.error = sentence
-        return found is not None
+        return found
 
     def forgive(self) -> None:
         for each in self._inputs.values():
@@ -87,16 +89,24 @@ class Form:
         named(chosen.classes("w-32"), f"Type of {entry.name}")
         chosen.on_value_change(lambda event: self._take(entry, "type", FieldType(event.value)))
 
-    def _text(self, entry: Entry, member: str, label: str) -> ui.input:
-        box = ui.input(label, value=getattr(entry, member)).props("outlined dense hide-bottom-space")
+    def _text(self, entry: Entry, member: str, label: str) -> None:
+        box = self._inputs[entry.name.lower(), member] = ui.input(label, value=getattr(entry, member)).props(
+            "outlined dense hide-bottom-space"
+        )
         box.props["placeholder"] = entry.default if member == "value" and entry.default else _LIKE[entry.type]
         named(box.classes("flex-1 min-w-40"), f"{label} of {entry.name}")
         box.on_value_change(lambda event: self._take(entry, member, event.value or ""))
-        return box
 
     def _take(self, entry: Entry, member: str, value: Any) -> None:
         setattr(entry, member, value)
         self._on_change()
+
+
+def _default(entry: Entry) -> Any:
+    try:
+        return _json(entry, entry.default)
+    except Invalid:  # the service says what is wrong with it, together with all else
+        return entry.default
 
 
 def _json(entry: Entry, text: str) -> Any:

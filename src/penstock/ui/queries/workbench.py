@@ -9,12 +9,19 @@ from penstock.core.caller import Role
 from penstock.errors import Invalid
 from penstock.ui import code_editor, shown
 from penstock.ui.api import Problem
-from penstock.ui.frame import Visit, told, trouble
+from penstock.ui.frame import Visit, once, told
 from penstock.ui.queries import results, sql, verdict
 from penstock.ui.queries.palette import palette
 from penstock.ui.queries.promise import Promise
 from penstock.ui.queries.values import Entry, Form, declared, declared_as, tried
 
+_ROWS = "grid-template-rows: auto 1fr"  # rows begin under the editor, however high that is what stands beside both
+_BRING = """
+requestAnimationFrame(() => {
+  const place = getHtmlElement(%d), {top} = place.getBoundingClientRect();
+  if (top < 0 || top > innerHeight - 200) place.scrollIntoView();
+})
+"""
 _HINT = "Ctrl+Enter previews. Tab indents; Escape, then Tab leaves the editor."
 
 
@@ -26,23 +33,23 @@ class Workbench:
         self._on_edit: Callable[[], None] = lambda: None
         self._entries = {each["name"].lower(): declared_as(each) for each in parameters}
         self._names: list[str] = []
-        self._running = False
-        with ui.element("div").classes("w-full grid grid-cols-1 lg:grid-cols-4 gap-4"):
+        preview = once(self.preview)
+        with ui.element("div").classes("w-full grid grid-cols-1 lg:grid-cols-4 gap-4").style(_ROWS):
             with ui.column().classes("lg:col-span-3 min-w-0 gap-2"):
                 self._editor = code_editor.code_editor(text, "SQL", name="SQL", on_change=self._edited)
-                self._editor.style("height: min(40vh, 15rem)").map_key("Mod-Enter", told(self.preview))
-                with ui.row().classes("w-full items-center gap-3 flex-wrap"):
-                    self._button = ui.button("Preview", icon="play_arrow", on_click=told(self.preview))
-                    self._button.props("unelevated no-caps")
-                    self._state = ui.label("").props("role=status")
-                    ui.label(_HINT).classes("text-sm quiet")
-                self._wrong = ui.column().classes("w-full")
+                self._editor.style("height: min(40vh, 15rem)").map_key("Mod-Enter", preview)
                 self._parameters = ui.column().classes("w-full gap-2")
-            self._side = ui.column().classes("min-w-0 gap-2")
+                with ui.row().classes("w-full items-center gap-3 flex-wrap"):
+                    self._button = ui.button("Preview", icon="play_arrow", on_click=preview)
+                    self._button.props("unelevated no-caps")
+                    self._state = ui.label("").props("role=status").classes("break-anywhere")
+                    ui.label(_HINT).classes("text-sm quiet max-md:hidden")
+            self._side = ui.column().classes("lg:row-span-2 min-w-0 gap-2")
+            with ui.column().classes("lg:col-span-3 min-w-0 gap-2").style("scroll-margin-top: 4rem") as self._results:
+                self._wrong = ui.column().classes("w-full gap-2")
+                self._verdict = ui.column().classes("w-full gap-0")
+                self._outcome = ui.column().classes("w-full gap-2")
         self.promise = Promise(visit, self._statement, self._judge)
-        self.below = ui.column().classes("w-full gap-0")  # before what comes of it
-        self._verdict = ui.column().classes("w-full gap-0")
-        self._outcome = ui.column().classes("w-full gap-2")
         self._rows: list[Any] | None = None  # that came last, as far as they can be checked
         self._ask_for_values()
 
@@ -66,21 +73,25 @@ class Workbench:
 
     async def preview(self) -> None:
         """The first rows of the statement as it stands."""
-        statement = None if self._running else self._statement()
+        statement = self._statement()
         if statement is None:
             return
-        self._run(True)
+        self._tell("Running…", busy=True)
+        came = ""
         try:
             answer = (await self._visit.api.ask("POST", "/queries/preview", statement, exact=True)).body
         except Problem as problem:
+            if problem.status == 401:
+                raise
             self._rows = None
             self.refuse(problem)
         else:
             if not self._outcome.is_deleted:
+                came = said(answer)
                 self._show(answer)
                 await self._check()
         finally:
-            self._run(False)
+            self._tell(came)
 
     def refuse(self, problem: Problem) -> None:
         """Say what the service says against the statement, at the place that it speaks of."""
@@ -88,6 +99,8 @@ class Workbench:
             return
         self._outcome.clear()
         self._verdict.clear()
+        self._state.set_text("")
+        self._bring()
         if problem.code in verdict.MISMATCH:
             with self._verdict:
                 verdict.show(verdict.of_refusal(problem, self.promise.name))
@@ -97,13 +110,19 @@ class Workbench:
         for name in problem.told.get("parameters") or ():
             self._form.complain(name, "a value is needed")
         with self._wrong:
-            trouble(f"{problem.sentence}{at}")
+            results.refused(f"{problem.sentence}{at}")
 
-    def complain(self, place: int, sentence: str) -> None:
-        """Something is wrong with a parameter that was declared."""
+    def complain(self, place: Sequence[str], sentence: str) -> ui.element:
+        """Something is wrong with a parameter that was declared, or else with the SQL; where it is said."""
         used = self._used()
-        if place < len(used):
-            self._form.complain(used[place].name, sentence)
+        match place:
+            case ["parameters", number, *member] if number.isdecimal() and int(number) < len(used):
+                box = self._form.complain(used[int(number)].name, sentence, *member[:1])
+                if box is not None:
+                    return box
+        with self._wrong:
+            results.refused(sentence)
+        return self._editor
 
     def forgive(self) -> None:
         self._wrong.clear()
@@ -124,9 +143,9 @@ class Workbench:
         return [self._entries[name.lower()] for name in self._names]
 
     def _edited(self) -> None:
-        self._on_edit()
         if sql.placeholders(self.text) != self._names:
             self._ask_for_values()
+        self._on_edit()
 
     def _ask_for_values(self) -> None:
         self._names = sql.placeholders(self.text)
@@ -144,9 +163,8 @@ class Workbench:
         self._rows = verdict.sendable(answer["value"])
         self._outcome.clear()
         with self._outcome:
-            rows = results.previewed(answer)
-            ui.label(said(answer)).classes("text-sm quiet")
-            results.show(rows, "Preview")
+            results.show(results.previewed(answer), "Preview")
+        self._bring()
 
     async def _check(self) -> None:
         if self._rows is None or self._verdict.is_deleted:
@@ -164,11 +182,14 @@ class Workbench:
         self._on_edit()
         await told(self._check)()
 
-    def _run(self, running: bool) -> None:
-        self._running = running
+    def _tell(self, words: str, *, busy: bool = False) -> None:
         if not self._button.is_deleted:
-            self._button.set_enabled(not running)
-            self._state.set_text("Running…" if running else "")
+            self._button.set_enabled(not busy)
+            self._state.set_text(words)
+
+    def _bring(self) -> None:
+        """What came is to be seen, whichever button it came of."""
+        ui.run_javascript(_BRING % self._results.id)
 
 
 def said(answer: Mapping[str, Any]) -> str:
