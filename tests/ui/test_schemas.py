@@ -14,6 +14,7 @@ from penstock.core.lifecycle import State
 from penstock.ui import states
 from penstock.ui.schemas import changes
 from penstock.ui.schemas.changes import Line
+from penstock.ui.schemas.inputs import LONGEST, is_cut
 from penstock.ui.schemas.overview import TOP, Asked
 from penstock.ui.schemas.trial import example
 from ui.conftest import NARROW, Service, Visit
@@ -80,6 +81,12 @@ def test_the_example_row_fits_whatever_the_fields_are() -> None:
     assert contract.check_rows(contract.fields(fields), [example(fields)], strict=True).valid
 
 
+@pytest.mark.parametrize("text", ["x" * LONGEST, "\n" * LONGEST, "\N{WATER WAVE}" * (LONGEST // 2), "\ud800" * LONGEST])
+def test_a_text_that_may_have_been_cut_is_known_by_what_browsers_count(text: str) -> None:
+    assert is_cut(text)
+    assert not is_cut(text[1:])
+
+
 def test_schemas_are_found_by_words_and_states_a_page_at_a_time(visit: Visit, rest: httpx.Client) -> None:
     page = visit("/schemas", Role.DEVELOPER)
     expect(page.get_by_text("There is no schema in these states. A schema says what")).to_be_visible()
@@ -128,9 +135,12 @@ def test_a_schema_goes_through_its_states_with_reasons_and_is_deleted(
 
     def step(verb: str, now: str, reason: str = "") -> None:
         page.get_by_role("button", name=verb, exact=True).click()
-        dialog = page.get_by_role("dialog")
+        dialog = page.get_by_role("dialog", name=f"{verb} Orders?")
         dialog.get_by_label("Reason (optional)").fill(reason)
-        dialog.get_by_role("button", name=verb, exact=True).click()
+        if reason:
+            dialog.get_by_role("button", name=verb, exact=True).click()
+        else:
+            dialog.get_by_label("Reason (optional)").press("Enter")
         expect(page.get_by_text(f"It is {now} now.")).to_be_visible()
 
     page = visit(f"/schemas/{entry['id']}", Role.DEVELOPER)
@@ -138,6 +148,7 @@ def test_a_schema_goes_through_its_states_with_reasons_and_is_deleted(
     expect(page.get_by_role("button", name="Delete")).to_have_count(0)
     page.get_by_role("button", name="Publish").click()
     page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
     assert rest.get(f"/gts/{entry['id']}").json()["state"] == "DRAFT"
     step("Publish", "active", EVIL)
     expect(page.get_by_text("Version 2", exact=True)).to_be_visible()
@@ -195,9 +206,18 @@ def test_history_references_rows_and_json_are_a_click_away(visit: Visit, rest: h
     check = page.get_by_role("button", name="Check rows")
     check.click()
     expect(page.get_by_text("The row fits the schema.")).to_be_visible()
+    rows.fill('"' * 2_000_000)
+    said = page.get_by_text(f"Only the first 240,000 characters fit here; use POST {at}/validate for more.")
+    expect(said).to_be_visible()
+    expect(rows).to_have_attribute("aria-invalid", "true")
+    check.click()
+    expect(page.get_by_text("The row fits the schema.")).to_be_hidden()
+    expect(said).to_be_visible()
     rows.fill(json.dumps([{"order_id": EVIL, EVIL: 1}, {"order_id": 1, "day": "2026-01-31"}]))
     check.click()
     expect(page.get_by_text("2 things do not fit the schema.")).to_be_visible()
+    expect(said).to_be_hidden()
+    expect(rows).not_to_have_attribute("aria-invalid", "true")
     expect(page.get_by_role("cell", name="Type mismatch for field order_id")).to_be_visible()
     expect(page.get_by_role("cell", name="Missing required field: day")).to_be_visible()
     page.get_by_role("checkbox", name="Refuse fields").click()

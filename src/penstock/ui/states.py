@@ -6,7 +6,7 @@ from nicegui import ui
 
 from penstock.core.caller import Role
 from penstock.core.lifecycle import TRANSITIONS, State
-from penstock.ui.frame import answered
+from penstock.ui.frame import answered, named
 
 USUAL = frozenset(State) - {State.ARCHIVED}  # what a list shows until somebody asks for others
 _LOOKS = {
@@ -52,14 +52,18 @@ def chips(on_change: Callable[[Collection[State]], Awaitable[None]]) -> None:
 
 async def reason_for(verb: str, name: str) -> str | None:
     """Ask before a step, and why it is taken: text that may be empty, or None if it is not taken."""
-    with ui.dialog() as dialog, ui.card().classes("w-full max-w-md"):
-        ui.label(f"{verb.capitalize()} {name}?").classes("text-lg break-anywhere")
+    question = f"{verb.capitalize()} {name}?"
+    with named(ui.dialog(), question) as dialog, ui.card().classes("w-full max-w-md"):
+        ui.label(question).classes("text-lg break-anywhere")
         reason = ui.input("Reason (optional)").props("outlined dense autofocus").classes("w-full")
+
+        def step() -> None:
+            dialog.submit((reason.value or "").strip())
+
+        reason.on("keydown.enter", step)
         with ui.row().classes("w-full justify-end"):
             ui.button("Cancel", on_click=lambda: dialog.submit(None)).props("flat no-caps")
-            ui.button(verb.capitalize(), on_click=lambda: dialog.submit(reason.value.strip())).props(
-                "unelevated no-caps"
-            )
+            ui.button(verb.capitalize(), on_click=step).props("unelevated no-caps")
     found: str | None = await answered(dialog)
     return found
 

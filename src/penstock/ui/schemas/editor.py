@@ -12,10 +12,10 @@ from penstock.core.caller import Role
 from penstock.core.lifecycle import EDITABLE, MEMBERS, State
 from penstock.errors import Unsupported
 from penstock.ui.api import Problem, quoted
-from penstock.ui.frame import Visit, heading, page, told, trouble, unsaved
+from penstock.ui.frame import Visit, heading, once, page, trouble, unsaved
 from penstock.ui.schemas import dialogs
 from penstock.ui.schemas.dialogs import Choice
-from penstock.ui.schemas.fields import Form, complaints, form, placed
+from penstock.ui.schemas.fields import Form, Row, complaints, form, placed
 from penstock.ui.schemas.form import SchemaForm
 
 _READS_ONLY = "You may look at schemas. To make or change them you need the role analytics.developer."
@@ -26,7 +26,7 @@ async def new(visit: Visit, infer: str = "", given: str = "") -> None:
     """`infer`: begin with a sample (rows, dataset or sql), which `given` may hold."""
     heading("New schema", above=("Schemas", "/schemas"))
     if not visit.may(Role.DEVELOPER):
-        trouble(_READS_ONLY)
+        trouble(_READS_ONLY, "/schemas")
         return
     answer = await visit.api.get("/gts", filter=f"type_id eq {quoted(gts.BASE)}")
     types = {each["gts_id"]: each for each in answer["value"]}
@@ -53,11 +53,11 @@ async def edit(visit: Visit, id: UUID) -> None:
     entry = await visit.api.get(f"/gts/{id}")
     heading(f"Edit {entry['name']}", above=(entry["name"], f"/schemas/{id}"))
     if not visit.may(Role.DEVELOPER):
-        trouble(_READS_ONLY)
+        trouble(_READS_ONLY, "/schemas")
         return
     settled = _settled(State(entry["state"]))
     if not EDITABLE[State(entry["state"])]:
-        trouble(settled)
+        trouble(settled, "/schemas")
         return
     if settled:
         ui.label(settled).classes("quiet").props("role=note")
@@ -70,24 +70,29 @@ class Editor:
 
     def __init__(self, visit: Visit, place: ui.element, filled: Form, entry: Mapping[str, Any]) -> None:
         self._visit, self._place, self._entry = visit, place, entry
-        self._sheet = SchemaForm(filled, frozenset(MEMBERS) - EDITABLE[State(entry.get("state", State.ACTIVE))])
+        self._state = State(entry.get("state", State.ACTIVE))
+        self._sheet = SchemaForm(filled, frozenset(MEMBERS) - EDITABLE[self._state])
+        self._inferred: tuple[Row, ...] = ()
         is_new = "id" not in entry
         with self._sheet.head:
             self._draft = ui.checkbox("Keep it as a draft; publish it later")
             self._draft.set_visibility(is_new)
         with self._sheet.foot:
             if is_new:
-                ui.button("Infer from a sample", on_click=told(self.infer)).props("flat no-caps")
-            ui.button("Edit as JSON", on_click=told(self._edit_json)).props("flat no-caps")
+                ui.button("Infer from a sample", on_click=once(self.infer)).props("flat no-caps")
+            ui.button("Edit as JSON", on_click=once(self._edit_json)).props("flat no-caps")
         with ui.row().classes("w-full gap-2"):
-            self._button = ui.button("Save Schema", on_click=told(self.save)).props("unelevated no-caps")
+            self._button = ui.button("Save Schema", on_click=once(self.save)).props("unelevated no-caps")
             back = "/schemas" if is_new else f"/schemas/{entry['id']}"
             ui.button("Cancel", on_click=lambda: ui.navigate.to(back)).props("flat no-caps")
 
     async def infer(self, way: str = "rows", given: str = "") -> None:
-        proposal = await dialogs.inferred(self._visit, way, given)
+        now = self._sheet.form
+        by_hand = set(now.rows) - {Row(), *self._inferred}
+        proposal = await dialogs.inferred(self._visit, way, given, len(now.rows) if by_hand else 0)
         if proposal is not None:
-            found, now = form(proposal), self._sheet.form
+            found = form(proposal)
+            self._inferred = found.rows
             self._sheet.fill(replace(now, name=now.name or found.name, rows=found.rows))
 
     async def save(self) -> None:
@@ -103,27 +108,37 @@ class Editor:
                 self._button.props(remove="loading")
 
     async def _edit_json(self) -> None:
-        if (found := await dialogs.as_json(self._sheet.form)) is not None:
+        instead = f"PUT /gts/{self._entry['id']}" if "id" in self._entry else "POST /gts"
+        if (found := await dialogs.as_json(self._sheet.form, instead, self._assert_editable)) is not None:
             self._sheet.fill(found)
+
+    def _assert_editable(self, found: Form) -> None:
+        now, then = self._sheet.form.as_json(), found.as_json()
+        lifecycle.assert_editable(self._state, {member for member in MEMBERS if now[member] != then[member]})
 
     async def _send(self, *, force: bool = False) -> None:
         try:
             answer = await self._asked(force)
         except Problem as problem:
-            match problem.code:
-                case "SCHEMA_CHANGED":
-                    await self._settle()
-                case "BREAKS_READERS":
-                    if await dialogs.forced(problem, may=self._visit.may(Role.ADMIN)):
-                        await self._send(force=True)
-                case "SCHEMA_NAME_TAKEN":
-                    self._sheet.refuse({"/name": problem.sentence})
-                case _ if problem.errors:
-                    self._sheet.refuse(placed(problem.errors))
-                case _:
-                    raise
+            if not self._place.is_deleted:  # as it is once they are gone
+                await self._refused(problem)
         else:
-            self._done(answer)
+            if not self._place.is_deleted:
+                self._done(answer)
+
+    async def _refused(self, problem: Problem) -> None:
+        match problem.code:
+            case "SCHEMA_CHANGED":
+                await self._settle()
+            case "BREAKS_READERS":
+                if await dialogs.forced(problem, may=self._visit.may(Role.ADMIN)):
+                    await self._send(force=True)
+            case "SCHEMA_NAME_TAKEN":
+                self._sheet.refuse({"/name": problem.sentence})
+            case _ if problem.errors:
+                self._sheet.refuse(placed(problem.errors))
+            case _:
+                raise problem
 
     async def _asked(self, force: bool) -> Mapping[str, Any]:
         said = self._sheet.form.as_json()

@@ -8,8 +8,9 @@ from nicegui import ui
 
 from penstock.ui.frame import subheading, unsaved
 from penstock.ui.grid import pager
-from penstock.ui.schemas.field_row import FieldRow
+from penstock.ui.schemas.field_row import FieldRow, focus
 from penstock.ui.schemas.fields import Form, Row, Told, row_of, without
+from penstock.ui.schemas.inputs import Input, Textarea, bounded
 
 ROWS = 50  # fields on the screen at once
 _PLACES = ("/name", "/description", "/fields")  # of what is not said in a row
@@ -26,9 +27,9 @@ class SchemaForm:
         self._rows: dict[int, FieldRow] = {}
         self._is_unsaved = False
         with ui.card().classes("w-full gap-3").props("flat bordered") as self.head:
-            self._name = ui.input("Schema name", on_change=lambda event: self._set(name=event.value or ""))
+            self._name = bounded(Input("Schema name", on_change=lambda event: self._set(name=event.value or "")))
             self._name.props("outlined dense").classes("w-full").set_enabled("name" not in fixed)
-            self._about = ui.textarea("Schema description")
+            self._about = bounded(Textarea("Schema description"))
             self._about.on_value_change(lambda event: self._set(description=event.value or ""))
             self._about.props("outlined dense autogrow rows=2").classes("w-full")
         subheading("Fields")
@@ -137,6 +138,10 @@ class SchemaForm:
         self.form = replace(self.form, rows=rows[:row] + rows[row + 1 :])
         self._told = without(self._told, row)
         self._show_rows(self._first)
+        if row in self._rows:
+            self._rows[row].focus_remove()
+        else:
+            focus(self._add)
         self._guard()
 
     def _forget(self, *pointers: str) -> None:

@@ -12,7 +12,7 @@ from penstock.core.caller import Role
 from penstock.core.lifecycle import EDITABLE, State
 from penstock.ui import shown, states
 from penstock.ui.api import Answer, Problem, part
-from penstock.ui.frame import Visit, confirmed, empty, heading, named, page, say, told, trouble
+from penstock.ui.frame import Visit, confirmed, empty, heading, named, once, page, say, trouble
 from penstock.ui.grid import Column, grid
 from penstock.ui.schemas.history import history
 from penstock.ui.schemas.trial import trial
@@ -53,9 +53,9 @@ class _Schema:
         entry, state = self._entry, State(self._entry["state"])
         with heading(entry["name"], above=("Schemas", "/schemas")):
             for to, verb in states.steps(state, self._visit.role):
-                ui.button(verb.capitalize(), on_click=told(_bound(self._move, to, verb))).props("outline no-caps")
+                ui.button(verb.capitalize(), on_click=once(_bound(self._move, to, verb))).props("outline no-caps")
             if self._visit.may(Role.ADMIN):
-                ui.button("Delete", on_click=told(self._delete)).props("flat no-caps color=negative")
+                ui.button("Delete", on_click=once(self._delete)).props("flat no-caps color=negative")
             if self._visit.may(Role.DEVELOPER) and EDITABLE[state]:
                 ui.button("Edit", icon="edit", on_click=lambda: ui.navigate.to(f"/schemas/{entry['id']}/edit")).props(
                     "unelevated no-caps"
@@ -153,7 +153,7 @@ async def _told_here(fill: Callable[[], Awaitable[None]]) -> None:
     try:
         await fill()
     except Problem as problem:
-        trouble(problem.sentence)
+        trouble(problem.sentence, "/schemas")
 
 
 def _bound(act: Callable[..., Awaitable[None]], *args: Any) -> Callable[[], Awaitable[None]]:

@@ -10,9 +10,10 @@ from penstock.core.contract import FieldType
 from penstock.errors import Invalid
 from penstock.ui import shown
 from penstock.ui.api import Api
-from penstock.ui.frame import told
+from penstock.ui.frame import once
 from penstock.ui.grid import Column, grid
 from penstock.ui.schemas.fields import value
+from penstock.ui.schemas.inputs import Textarea, whole
 
 ERRORS = (
     Column("row", "Row", lambda row: "" if row is None else str(row + 1)),
@@ -31,22 +32,25 @@ _EXAMPLES = {
 
 
 async def trial(api: Api, at: str, fields: Sequence[Mapping[str, Any]]) -> None:
-    rows = ui.textarea("Rows: a JSON array of objects", value=json.dumps([example(fields)], indent=2))
+    rows = Textarea("Rows: a JSON array of objects", value=json.dumps([example(fields)], indent=2))
+    whole(rows, f"POST {at}/validate")
     rows.props('outlined input-class="font-mono text-sm" rows=10').classes("w-full")
     strict = ui.checkbox("Refuse fields that the schema does not have")
 
     async def check() -> None:
+        place.clear()
+        if not rows.validate():
+            return
         try:
             given = value(rows.value or "", "this")
         except Invalid as refusal:
             rows.error = refusal.message
             return
         verdict = await api.post(f"{at}/validate", {"rows": given, "strict": strict.value})
-        place.clear()
         with place:
             _judge(verdict, given)
 
-    ui.button("Check rows", on_click=told(check)).props("unelevated no-caps")
+    ui.button("Check rows", on_click=once(check)).props("unelevated no-caps")
     place = ui.column().classes("w-full gap-2").props("aria-live=polite")
 
 
