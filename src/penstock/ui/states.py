@@ -8,6 +8,7 @@ from penstock.core.caller import Role
 from penstock.core.lifecycle import TRANSITIONS, State
 from penstock.ui.frame import answered, named
 
+SEARCH = "Search names and descriptions"
 USUAL = frozenset(State) - {State.ARCHIVED}  # what a list shows until somebody asks for others
 _LOOKS = {
     State.DRAFT: ("grey-8", "edit_note"),

@@ -1,7 +1,8 @@
 """All datasets, schema by schema: found by words, a page at a time; a new one is made of a file."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -9,10 +10,11 @@ from nicegui import ui
 
 from penstock.core.caller import Role
 from penstock.ui import shown
-from penstock.ui.api import Api, Problem, part, quoted
+from penstock.ui.api import Api, part, quoted
 from penstock.ui.datasets import sending
 from penstock.ui.frame import Visit, empty, heading, once, page, subheading, told
-from penstock.ui.grid import Column, grid, pager
+from penstock.ui.grid import Column, grid
+from penstock.ui.searched import Asked, Rows, Searched
 
 TOP = 50
 MOST_SCHEMAS = 100  # to choose from
@@ -33,21 +35,14 @@ Dataset = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Asked:
-    words: str = ""
+class InSchema(Asked):
+    """Without another order they come by name, and so schema by schema."""
+
     schema: str | None = None
-    skip: int = 0
 
     def options(self) -> dict[str, Any]:
-        """Without another order they come by name, and so schema by schema."""
-        return {
-            "search": self.words or None,
-            "filter": f"tolower(schema_name) eq {quoted(self.schema.lower())}" if self.schema else None,
-            "top": TOP,
-            "skip": self.skip,
-            "select": _SELECT,
-            "count": True,
-        }
+        named = f"tolower(schema_name) eq {quoted(self.schema.lower())}" if self.schema else None
+        return {**(super().options() or {}), "filter": named}
 
 
 def by_schema(datasets: Sequence[Dataset], names: Sequence[str]) -> list[tuple[str, list[Dataset]]]:
@@ -81,77 +76,34 @@ async def datasets(visit: Visit, schema: str = "") -> None:
         if visit.may(Role.DEVELOPER):
             ui.button("New dataset", icon="add", on_click=once(create)).props("unelevated no-caps")
     names = await schema_names(visit.api)
-    await _List(visit, names, Asked(schema=schema or None), once(create)).show()
+    if not names:
+        _nothing(visit, once(create))
+        return
+    begun = InSchema(_SELECT, schema=schema or None)
+    found = Searched(visit, "/datasets", begun, partial(_fill, names), top=TOP, label="Search names")
+    if len(names) > 1:
+        chosen = next((name for name in names if name.lower() == schema.lower()), _ALL)
+        with found.bar:
+            choice = ui.select([_ALL, *names], value=chosen, label="Schema")
+            choice.props("outlined dense options-dense").classes("w-full max-w-56")
+            choice.on_value_change(told(lambda: found.show(schema=None if choice.value == _ALL else choice.value)))
+    await found.show()
 
 
-class _List:
-    def __init__(self, visit: Visit, names: list[str], asked: Asked, create: Any) -> None:
-        self._visit, self._names, self._asked, self._create = visit, names, asked, create
-        if not names:
-            self._found = ui.column().classes("w-full")
-            return
-        chosen = next((name for name in names if name.lower() == (asked.schema or "").lower()), _ALL)
-        with ui.row().classes("w-full items-center gap-4"):
-            self._words = ui.input("Search names", on_change=told(self._search))
-            self._words.props("outlined dense clearable debounce=300 type=search").classes("w-full max-w-sm")
-            if len(names) > 1:
-                choice = ui.select([_ALL, *names], value=chosen, label="Schema", on_change=told(self._choose))
-                choice.props("outlined dense options-dense").classes("w-full max-w-56")
-        self._found = ui.column().classes("w-full gap-3")
+def _fill(names: Sequence[str], _asked: InSchema, rows: Rows) -> None:
+    if not rows:
+        empty("No dataset has such a name. Try fewer words, or another schema.")
+    for schema, found in by_schema(rows, names):
+        subheading(schema).classes("break-anywhere")
+        table = grid(_COLUMNS, found, name=f"Datasets of {schema}")
+        table.classes("[&_table]:table-fixed [&_table]:min-w-[44rem] [&_td]:whitespace-normal! [&_td]:wrap-anywhere")
+        for column, width in zip(table.columns, _WIDTHS, strict=True):
+            column["headerStyle"] = f"width: {width}"
 
-    async def show(self, **changes: Any) -> None:
-        asked = self._asked = replace(self._asked, **changes)
-        try:
-            answer = await self._visit.api.get("/datasets", **asked.options())
-        except Problem as problem:
-            if problem.status != 400:
-                raise
-            self._words.error = problem.sentence  # a quote that is not closed yet
-            return
-        if asked is not self._asked or self._found.is_deleted:
-            return  # somebody has typed on
-        self._found.clear()
-        with self._found:
-            self._list(asked, answer)
 
-    async def _search(self) -> None:
-        self._words.error = None
-        await self.show(words=(self._words.value or "").strip(), skip=0)
-
-    async def _choose(self, event: Any) -> None:
-        await self.show(schema=None if event.value == _ALL else event.value, skip=0)
-
-    def _list(self, asked: Asked, answer: Mapping[str, Any]) -> None:
-        rows = answer["value"]
-        if not rows:
-            self._nothing()
-            return
-        for schema, found in by_schema(rows, self._names):
-            subheading(schema).classes("break-anywhere")
-            table = grid(_COLUMNS, found, name=f"Datasets of {schema}")
-            table.classes(
-                "[&_table]:table-fixed [&_table]:min-w-[44rem] [&_td]:whitespace-normal! [&_td]:wrap-anywhere"
-            )
-            for column, width in zip(table.columns, _WIDTHS, strict=True):
-                column["headerStyle"] = f"width: {width}"
-        more = "@odata.nextLink" in answer
-        pager(
-            asked.skip,
-            len(rows),
-            answer["@odata.count"],
-            more=more,
-            on_move=lambda to: told(self.show)(skip=to),
-            top=TOP,
-        )
-
-    def _nothing(self) -> None:
-        if self._names:
-            empty("No dataset has such a name. Try fewer words, or another schema.")
-        elif self._visit.may(Role.DEVELOPER):
-            empty(
-                "There are no datasets yet. Make the first one of a CSV, JSON, Parquet or Arrow file.",
-                "New dataset",
-                self._create,
-            )
-        else:
-            empty("There are no datasets yet. A developer can make one of a file.")
+def _nothing(visit: Visit, create: Callable[[], Any]) -> None:
+    if visit.may(Role.DEVELOPER):
+        sentence = "There are no datasets yet. Make the first one of a CSV, JSON, Parquet or Arrow file."
+        empty(sentence, "New dataset", create)
+    else:
+        empty("There are no datasets yet. A developer can make one of a file.")
