@@ -1,4 +1,7 @@
-"""Write the pages that can be worked out from the code: errors, settings, commands, routes. `--check` only compares."""
+"""Write the pages that can be worked out: errors, settings, commands and routes of the code, meaning of the tests' cases.
+
+`--check` only compares.
+"""
 
 import argparse
 import ast
@@ -16,6 +19,7 @@ from penstock import config, errors
 from penstock.cli import cli
 from penstock.core import operations
 from penstock.http.app import ROUTERS
+from tools import semantics
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "penstock"
@@ -180,6 +184,7 @@ PAGES = {
     "settings.md": settings_page,
     "commands.md": commands_page,
     "routes.md": routes_page,
+    "semantics.md": lambda: semantics.page(NOTE),
 }
 
 
