@@ -205,7 +205,7 @@ def stages(lake: Lake, numbers: Numbers) -> dict[str, list[float]]:
         with timed("find the query and its schema"):
             query = lake.results.opened(lake.caller, SMALL).query
         with timed("find the version and its files"):
-            relation = _relation(lake, lake.dataset(SMALL).now())
+            relation = _relation(lake.dataset(SMALL).now())
         with ExitStack() as stack:
             with timed("take a child that waits"):
                 child = stack.enter_context(sandbox.cell())
@@ -234,7 +234,7 @@ def large(lake: Lake, ours: Penstock, bare: DuckDB, numbers: Numbers) -> dict[st
     here, sandbox = lake.query(LARGE), Sandbox()
     at = lake.dataset(LARGE).now()
     through_arrow = duckdb.connect().register("rows", pads.dataset(at.paths()))
-    relation = {Ref("bench", "large"): _relation(lake, at)}
+    relation = {Ref("bench", "large"): _relation(at)}
 
     def unchecked() -> None:
         with sandbox.cell() as cell:
@@ -287,9 +287,8 @@ while taken.recv(1 << 16):
 """
 
 
-def _relation(lake: Lake, at: DatasetAt) -> Relation:
-    files = [File(lake.workspace.store.locate(file.path), file.rows, file.stats) for file in at.files()]
-    return Relation(at.schema, files)
+def _relation(at: DatasetAt) -> Relation:
+    return Relation(at.schema, [File(path, file.rows) for path, file in zip(at.paths(), at.files(), strict=True)])
 
 
 def checking(paths: list[str], numbers: Numbers) -> dict[str, list[float]]:

@@ -29,7 +29,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import SOAK, not_tested
-from penstock.core.stats import Stats, plain
+from penstock.core.stats import Stats, plain, to_json
 from penstock.errors import NotFound, PenstockError, Unavailable
 from penstock.service.sandbox import Cell, File, Limits, Ref, Relation, Rows, Sandbox, landlock
 from penstock.service.sandbox.places import Places
@@ -392,7 +392,7 @@ BOUNDS: dict[str, tuple[pa.DataType, Any, Any, str]] = {
 def test_a_file_that_cannot_match_is_never_opened(
     sandbox: Sandbox, tmp_path: Path, kind: pa.DataType, low: Any, high: Any, where: str, nulls: int
 ) -> None:
-    absent = File(str(tmp_path / "gone.parquet"), 3, {"c": Stats(plain(low), plain(high), nulls)})
+    absent = File(str(tmp_path / "gone.parquet"), 3, to_json({"c": Stats(plain(low), plain(high), nulls)}))
     dataset = Relation(pa.schema([("c", kind)]), [absent])
     assert ask(sandbox, f"SELECT count(*) AS n FROM s.t WHERE {where}", {"s.t": dataset}).to_pydict() == {"n": [0]}
     refusal = refused(lambda: ask(sandbox, f"SELECT count(*) AS n FROM s.t WHERE NOT ({where})", {"s.t": dataset}))
@@ -428,7 +428,7 @@ def test_bounds_never_hide_a_row(
     files = []
     for n, table in enumerate(tables):
         pq.write_table(table, folder / f"{n}.parquet")
-        files.append(File(str(folder / f"{n}.parquet"), table.num_rows, _bounds(table)))
+        files.append(File(str(folder / f"{n}.parquet"), table.num_rows, to_json(_bounds(table))))
     pruned = Relation(tables[0].schema, files)
     whole = stored(folder / "whole.parquet", pa.concat_tables(tables))
     sql = "SELECT s.n, s.w FROM {} s WHERE " + where + " ORDER BY ALL"

@@ -162,6 +162,20 @@ def test_a_version_that_was_swept_meanwhile_is_told_not_read_in_part(lake: Lake,
         daily.overwrite({"id": [1]}, expect=1)
 
 
+def test_a_query_that_was_asked_before_is_told_that_its_version_was_swept(
+    lake: Lake, daily: Dataset, clock: Clock
+) -> None:
+    query = lake.register("ids", "SELECT id FROM demo.daily WHERE id < $below", [{"name": "id", "type": "number"}],
+                          [{"name": "below", "type": "number"}])  # fmt: skip
+    pinned = query.at({"demo.daily": 2})
+    assert pinned.run(below=10).to_arrow()["id"].to_pylist() == [2]
+    clock.now += DAY
+    run(lake, versions=1)
+    with pytest.raises(NotFound, match=r"version 2 of demo\.daily was swept"):
+        pinned.run(below=11)
+    assert query.run(below=11).to_arrow()["id"].to_pylist() == [5]
+
+
 def test_a_sweep_is_audited_and_counted_once(lake: Lake, clock: Clock) -> None:
     ds = lake.create("demo.shared", {"id": [1]})
     clock.now += DAY

@@ -180,6 +180,24 @@ def files(
     stretch of ids; files that the index of ranges knows to be elsewhere are left out.
     """
     bounds = bounds or {}
+    _assert_kept(tx, snapshot)
+    stats = stats or bool(bounds)
+    if ids is None:
+        numbers = _found(tx, snapshot, bounds)
+    else:
+        numbers = _located(tx, snapshot, ROW_IDS, [search(low, high) for low, high in ids])
+    known = from_json(snapshot.schema) if stats else None
+    files = (_file(row, known) for row in _rows(tx, snapshot, numbers, stats=stats))
+    return [file for file in files if file.may_hold(bounds)]
+
+
+def listed(tx: Tx, snapshot: Snapshot) -> list[tuple[str, int, str]]:
+    """Path, rows and statistics of every file of a version, as they are kept (`core.stats`): for somebody else to read."""
+    _assert_kept(tx, snapshot)
+    return [(row.path, row.rows, row.stats) for row in _rows(tx, snapshot, None, stats=True)]
+
+
+def _assert_kept(tx: Tx, snapshot: Snapshot) -> None:
     swept = tx.first(_SWEPT, dataset=snapshot.dataset, version=snapshot.version.number)
     if swept is None:
         raise no_such(snapshot.dataset)
@@ -190,19 +208,17 @@ def files(
             dataset=str(snapshot.name),
             requested_version=snapshot.version.number,
         )
-    stats, version, at = stats or bool(bounds), snapshot.version.number, {"dataset": snapshot.dataset}
-    if ids is None:
-        numbers = _found(tx, snapshot, bounds)
-    else:
-        numbers = _located(tx, snapshot, ROW_IDS, [search(low, high) for low, high in ids])
+
+
+def _rows(tx: Tx, snapshot: Snapshot, numbers: list[int] | None, *, stats: bool) -> list[Row[Any]]:
+    """Files of a version, in the order they were written; live ones with these numbers, or all."""
+    version, at = snapshot.version.number, {"dataset": snapshot.dataset}
     if numbers is None:
         rows = list(tx.all(_LIVE[stats], **at))
     else:
         rows = [row for part in in_chunks(numbers) for row in tx.all(_THESE[stats], numbers=part, **at)]
     rows += tx.all(_ENDED[stats], version=version, **at)
-    known = from_json(snapshot.schema) if stats else None
-    files = (_file(row, known) for row in sorted(rows, key=lambda row: row.file_no))
-    return [file for file in files if file.begin <= version and file.may_hold(bounds)]
+    return sorted((row for row in rows if row.begin_version <= version), key=lambda row: row.file_no)
 
 
 def files_since(tx: Tx, snapshot: Snapshot, version: int) -> list[DataFile]:

@@ -35,6 +35,8 @@ PREVIEWED = 1_000  # rows
 PAGE_BYTES = 16 << 20  # of rows that are to be written as text
 _HEARD_BYTES = 64 << 20  # of an answer of which such a page is wanted
 _COLUMNS_BYTES = 4 << 20  # of the names and types of results that are remembered; of statements as many
+_RELATIONS_BYTES = 32 << 20  # of the files of versions that are remembered
+_FILE = 250  # bytes that a file takes besides its texts
 _CHUNK = 512  # bytes that a piece of a column takes besides its values
 _SAMPLES: Mapping[FieldType, Any] = {
     FieldType.STRING: "a",
@@ -88,6 +90,7 @@ class Results:
         self._cache = Cache[Result](cache_bytes)
         self._columns = Cache[pa.Schema](_COLUMNS_BYTES)
         self._parsed = Cache[Parsed](_COLUMNS_BYTES)
+        self._relations = Cache[Relation](_RELATIONS_BYTES)
         self._room = Room()
         self._heard: Heard = lambda _valid, _seconds: None
         self._ran: Ran = lambda _seconds: None
@@ -252,8 +255,14 @@ class Results:
             yield cell, parsed, there
 
     def _relation(self, tx: Tx, at: Snapshot) -> Relation:
-        files = history.files(tx, at, stats=True)
-        return Relation(at.schema, [File(self._ws.store.locate(each.path), each.rows, each.stats) for each in files])
+        """The files of a version never change, and there may be many: they are remembered."""
+        key = (at.dataset, at.version.number)
+        relation = self._relations.get(key)
+        if relation is None:
+            files = [File(self._ws.store.locate(path), rows, known) for path, rows, known in history.listed(tx, at)]
+            relation = Relation(at.schema, files)
+            self._relations.put(key, relation, sum(_FILE + len(each.path) + len(each.known) for each in files))
+        return relation
 
     @contextmanager
     def _recorded(self, caller: Caller, action: str, facts: dict[str, Any]) -> Iterator[None]:

@@ -122,9 +122,10 @@ class _Table:
         """The files, and what is known of these columns: a file that cannot hold what is asked for is not opened."""
         judged = {name: pc.field(name) for name in columns}
         known = from_json(pa.schema([self.schema.field(name) for name in columns]))
+        promises = (self._promise(judged, rows, known(told)) if judged else None for _, rows, told in self.files)
         fragments = [
-            _PARQUET.make_fragment(path, _FILES, partition_expression=self._promise(judged, rows, known(told)))
-            for path, rows, told in self.files
+            _PARQUET.make_fragment(path, _FILES, partition_expression=promise)
+            for (path, _, _), promise in zip(self.files, promises, strict=True)
         ]
         few = sum(rows for _, rows, _ in self.files) <= _FEW_ROWS
         return (_Small if few else _Source)(fragments, self.schema, _PARQUET, _FILES)

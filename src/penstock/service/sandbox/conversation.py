@@ -6,13 +6,12 @@ import select
 import signal
 from base64 import b64encode
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import pyarrow as pa
 
 from penstock.core.names import unstorable
-from penstock.core.stats import Stats, to_json
 from penstock.errors import Invalid, NotFound, PenstockError, Unavailable
 from penstock.service.sandbox.limits import Limits
 from penstock.service.sandbox.statement import Parsed, Ref
@@ -27,7 +26,7 @@ _MAX_MESSAGE = 1_000  # characters
 class File:
     path: str  # absolute
     rows: int
-    bounds: Mapping[str, Stats] = field(default_factory=dict)  # what is known of its columns
+    known: str = "{}"  # what is known of its columns, as `core.stats` writes it
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,5 +276,5 @@ def _too_large(limit: str) -> Invalid:
 def _told(relation: Relation) -> dict[str, Any]:
     return {
         "schema": b64encode(relation.schema.remove_metadata().serialize()).decode(),
-        "files": [[file.path, file.rows, to_json(file.bounds)] for file in relation.files],
+        "files": [[file.path, file.rows, file.known] for file in relation.files],
     }
