@@ -266,7 +266,7 @@ def test_what_is_not_there_is_said_in_words(visit: Visit, rest: httpx.Client, pa
     make(rest, "a.b")
     page = visit(path, Role.VIEWER)
     expect(page.get_by_role("alert")).to_contain_text(sentence)
-    expect(page.get_by_role("link", name="‹ Datasets")).to_be_visible()
+    expect(page.get_by_role("alert").get_by_role("link", name="‹ Datasets")).to_be_visible()
     assert_harmless(page)
 
 

@@ -43,6 +43,7 @@ def test_what_changed_lately_is_first_and_only_text(visit: Visit, rest: httpx.Cl
     made = rest.post("/gts", json=schema).raise_for_status().json()
     page = visit("/", Role.VIEWER, user="<b>eve</b>", width=NARROW, dark=True)
     rows = page.get_by_role("region", name="Datasets that changed").locator("tbody tr")
+    expect(rows).to_have_count(2)
     assert [row.locator("td").all_inner_texts()[:4] for row in rows.all()] == [
         ["a.first", "append", "2", "ada"],
         ["a.second", "create", "1", "ada"],

@@ -51,7 +51,10 @@ def test_a_reason_with_a_code_of_its_own_is_raised_somewhere_and_every_limit_has
     raised = {each.reason for each in docs.raised()}
     assert set(errors.CODE_OF) - raised == set()
     limits = {reason for reason in raised if reason.endswith("_too_large") or reason.startswith("too_many")}
-    elsewhere = {"body_too_large", "file_too_large", "query_too_large", "too_many_parameters", "too_many_runs"}
+    elsewhere = {
+        "body_too_large", "file_too_large", "headers_too_large", "query_too_large", "too_many_fields",
+        "too_many_parameters", "too_many_runs",
+    }  # fmt: skip
     wrong_anyhow = {"too_many_columns"}  # however few calls there are
     assert limits - set(errors.CODE_OF) == elsewhere | wrong_anyhow
 
