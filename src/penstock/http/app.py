@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 
 from penstock.http import (
     datasets,
@@ -18,6 +18,7 @@ from penstock.http import (
     results,
     runs,
 )
+from penstock.http.asked import known
 from penstock.http.edge import Edge
 from penstock.http.manners import Bounded, Observed
 from penstock.http.metrics import Metrics
@@ -35,13 +36,14 @@ ROUTERS = (
     health.router,
     documents.router,
 )
+OPEN = (health.router, documents.router)  # to probes and browsers, which add to an address what they like
 
 
 def application(edge: Edge, add: Callable[[FastAPI], None] = lambda _: None) -> FastAPI:
     """What a server serves. The workspace is the caller's, to open and to close. `add` may bring more to serve."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     for router in ROUTERS:
-        app.include_router(router)
+        app.include_router(router, dependencies=[] if router in OPEN else [Depends(known)])
     app.state.edge = edge
     app.state.metrics = Metrics(edge.runner, edge.results)
     app.state.routes = [route for router in ROUTERS for route in router.routes]

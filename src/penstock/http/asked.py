@@ -1,6 +1,7 @@
 """What the address of a request asks for."""
 
 import re
+from collections.abc import Sequence
 from typing import Any, overload
 from urllib.parse import quote, urlencode
 from uuid import UUID
@@ -8,14 +9,22 @@ from uuid import UUID
 from fastapi import Request
 
 from penstock.errors import Invalid
+from penstock.http.bodies import Who
 
 _COLUMN = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^,`]+?))\s*(?:,|\Z)")
 _FLAGS = {"true": True, "false": False}
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")  # one spelling: not all that UUID() reads
 
 
-def parameters(request: Request, *names: str) -> dict[str, str]:
-    """The parameters of the query, each once, and none that nobody would look at."""
+async def known(request: Request, _who: Who) -> None:
+    """The dependency of every route that works for somebody: what it would not look at is refused."""
+    if "$filter" not in _declared(request):  # what has one is read, and refused, by core.odata
+        parameters(request)
+
+
+def parameters(request: Request, names: Sequence[str] | None = None) -> dict[str, str]:
+    """The parameters of the query, each once, and none but these; unless given, those that the document has."""
+    names = _declared(request) if names is None else names
     found: dict[str, str] = {}
     for name, value in request.query_params.multi_items():
         if name not in names:
@@ -25,6 +34,11 @@ def parameters(request: Request, *names: str) -> dict[str, str]:
             raise Invalid("doubled_parameter", f"{name} is there twice", parameter=name)
         found[name] = value
     return found
+
+
+def _declared(request: Request) -> list[str]:
+    told = (request.scope["route"].openapi_extra or {}).get("parameters", [])
+    return [each["name"] for each in told if each["in"] == "query"]
 
 
 @overload

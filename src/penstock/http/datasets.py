@@ -96,10 +96,10 @@ def create(
     ws = edge_of(request).workspace
     source: Incoming | None = None
     if sent.kind == media.JSON:
-        parameters(request)
+        parameters(request, ())  # all is in the body
         name, kept, flags = creation(bodies.parsed_object(sent.path.read_bytes()))
     else:
-        asked = parameters(request, "name", "row_ids", "read_only")
+        asked = parameters(request)
         if "name" not in asked:
             raise Invalid("no_name", "say the dataset's name in the query: ?name=schema.table")
         name = DatasetName.parse(asked["name"])
@@ -136,7 +136,6 @@ def create(
     },
 )
 def show(request: Request, who: Who, dataset: Key) -> Response:
-    parameters(request)
     snapshot = found(request, who, dataset)
     tag = etag(snapshot)
     if has(request, tag):
@@ -158,7 +157,7 @@ def show(request: Request, who: Who, dataset: Key) -> Response:
     openapi_extra={"parameters": [samples.VERSION]},
 )
 def schema(request: Request, who: Who, dataset: Key) -> Response:
-    snapshot = found(request, who, dataset, number(parameters(request, "version"), "version"))
+    snapshot = found(request, who, dataset, number(parameters(request), "version"))
     facts = {
         "dataset": str(snapshot.dataset),
         "name": str(snapshot.name),
@@ -184,7 +183,7 @@ def schema(request: Request, who: Who, dataset: Key) -> Response:
     },
 )
 def history(request: Request, who: Who, dataset: Key) -> Response:
-    asked = parameters(request, "$top", "before")
+    asked = parameters(request)
     top = min(number(asked, "$top", VERSIONS), MOST_VERSIONS)
     snapshot = found(request, who, dataset)
     ws, before = edge_of(request).workspace, number(asked, "before")
@@ -229,7 +228,7 @@ def _rows_answers() -> dict[int | str, dict[str, Any]]:
     },
 )
 def read_rows(request: Request, who: Who, dataset: Key) -> Response:
-    asked = parameters(request, "version", "columns", "where", "$top", "$skip")
+    asked = parameters(request)
     kind = media.wanted(request.headers.get("accept"), [media.JSON, media.ARROW, media.PARQUET])
     top, skip = min(number(asked, "$top", ROWS), MOST_ROWS), number(asked, "$skip", 0)
     if kind != media.JSON and {"$top", "$skip"} & asked.keys():
@@ -264,7 +263,6 @@ def read_rows(request: Request, who: Who, dataset: Key) -> Response:
 def append(
     request: Request, who: Who, dataset: Key, sent: Annotated[Upload, Depends(bodies.upload(*media.FORMATS))]
 ) -> Response:
-    parameters(request)
     target = found(request, who, dataset)
     source = incoming([sent.path], format=media.FORMATS[sent.kind], like=target.schema)
     key = request.headers.get("idempotency-key")
@@ -280,7 +278,6 @@ def append(
     responses=answers(204, "It is gone.", errors=[400, 403, 404]),
 )
 def drop(request: Request, who: Who, dataset: Key) -> Response:
-    parameters(request)
     alter.drop(edge_of(request).workspace, who, found(request, who, dataset).dataset)
     return Response(status_code=204)
 

@@ -146,7 +146,7 @@ def create(request: Request, who: Who, body: Body) -> Response:
 def infer(
     request: Request, who: Who, sent: Annotated[bodies.Upload, Depends(bodies.upload(media.JSON, *media.FORMATS))]
 ) -> Response:
-    asked = parameters(request, "name")
+    asked = parameters(request)
     if sent.kind != media.JSON:
         fields = infers.of_sample(incoming([sent.path], format=media.FORMATS[sent.kind]))
         return _json(_proposal(asked.get("name") or "Sample", fields))
@@ -196,7 +196,7 @@ def show(request: Request, who: Who, id: Id) -> Response:
 )
 def replace(request: Request, who: Who, id: Id, body: Body) -> Response:
     media.assert_sent(request.headers.get("content-type"), (media.JSON,))
-    force = flag({"force": "false", **parameters(request, "force")}, "force")
+    force = flag({"force": "false", **parameters(request)}, "force")
     here = (edge_of(request).workspace, who, id)
     return _shown(request, schemas.replace_with(*here, parsed(body), expected(request), force=force))
 
@@ -231,7 +231,7 @@ def replace(request: Request, who: Who, id: Id, body: Body) -> Response:
 )
 def patch(request: Request, who: Who, id: Id, body: Body) -> Response:
     kind = media.assert_sent(request.headers.get("content-type"), tuple(_PATCHES))
-    force = flag({"force": "false", **parameters(request, "force")}, "force")
+    force = flag({"force": "false", **parameters(request)}, "force")
     here = (edge_of(request).workspace, who, id)
     changed = schemas.patch(*here, parsed(body), expected(request), by_operations=_PATCHES[kind], force=force)
     return _shown(request, changed)
@@ -283,7 +283,7 @@ def move(request: Request, who: Who, id: Id, body: Body) -> Response:
     },
 )
 def versions(request: Request, who: Who, id: Id) -> Response:
-    asked = parameters(request, "before", "$top")
+    asked = parameters(request)
     limit, before = number(asked, "$top", VERSIONS), number(asked, "before", LAST)
     found = schemas.versions(edge_of(request).workspace, who, id, before=min(before, LAST), limit=limit)
     return _json({"value": [each.as_json() for each in found]})
@@ -314,7 +314,7 @@ def version(request: Request, who: Who, id: Id, version: Number) -> Response:
     },
 )
 def diff(request: Request, who: Who, id: Id) -> Response:
-    asked = parameters(request, "from", "to")
+    asked = parameters(request)
     if len(asked) < 2:
         raise Invalid("bad_parameter", "say both versions: ?from=1&to=2")
     first, second = (_version(asked, name) for name in ("from", "to"))
@@ -346,7 +346,7 @@ def compatibility(request: Request, who: Who, id: Id, body: Body) -> Response:
         "They do.",
         {"query_count": 1, "queries": [{"id": _ID, "name": "daily orders", "state": "ACTIVE", "version": 1}]},
         shapes.of("References"),
-        errors=[403, 404],
+        errors=[400, 403, 404],
     ),
 )
 def references(request: Request, who: Who, id: Id) -> Response:
@@ -362,7 +362,7 @@ def references(request: Request, who: Who, id: Id) -> Response:
         contract.json_schema("Orders by day", None, contract.fields([_FIELD])),
         shapes.ANY_OBJECT,
         kind="application/schema+json",
-        errors=[403, 404],
+        errors=[400, 403, 404],
     ),
 )
 def json_schema(request: Request, who: Who, id: Id) -> Response:

@@ -2,12 +2,11 @@
 
 from importlib.metadata import version
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 
 from penstock.core.caller import ROLES
 from penstock.http import shapes
-from penstock.http.asked import parameters
 from penstock.http.bodies import Who
 from penstock.http.documents import answers
 
@@ -30,8 +29,7 @@ router = APIRouter(tags=["service"], default_response_class=Response)
     description="The caller as the service sees it, and the version of the service.",
     responses=answers(200, "You.", _ME, shapes.members(_SHAPE), errors=[400, 403]),
 )
-async def me(request: Request, who: Who) -> Response:
-    parameters(request)
+async def me(who: Who) -> Response:
     return JSONResponse(
         {
             "name": who.name,

@@ -16,7 +16,6 @@ from penstock.core.pipeline import MAX_NAME, Pipeline
 from penstock.errors import Invalid, NotFound, PenstockError
 from penstock.http import bodies, errors, media, pipelines, samples, shapes
 from penstock.http import runs as shows
-from penstock.http.asked import parameters
 from penstock.http.bodies import Who, parsed
 from penstock.http.datasets import Key, named
 from penstock.http.documents import answers, told_as
@@ -112,7 +111,6 @@ async def operate(request: Request, who: Who, dataset: Key, body: Annotated[byte
 
 
 def _begun(request: Request, who: Caller, dataset: str, body: bytes) -> tuple[Operation, Ticket]:
-    parameters(request)
     media.assert_sent(request.headers.get("content-type"), (media.JSON,))
     operation = operations.operation(parsed(body), 0)
     try:

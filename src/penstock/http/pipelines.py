@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Path, Request, Response
 from penstock.core.pipeline import Stored
 from penstock.errors import NotFound
 from penstock.http import bodies, errors, media, pages, samples, shapes
-from penstock.http.asked import parameters, uuid
+from penstock.http.asked import uuid
 from penstock.http.bodies import Who, parsed
 from penstock.http.conditions import expected, has
 from penstock.http.documents import answers, header, query, unchanged
@@ -110,7 +110,6 @@ def search(request: Request, who: Who) -> Response:
     openapi_extra={"requestBody": _sent("PipelineSent", DEFINITION)},
 )
 def create(request: Request, who: Who, body: Body) -> Response:
-    parameters(request)
     media.assert_sent(request.headers.get("content-type"), (media.JSON,))
     stored = pipelines.create(edge_of(request).workspace, who, parsed(body))
     return _told(stored, 201, {"location": f"/pipelines/{stored.id}"})
@@ -131,7 +130,6 @@ def create(request: Request, who: Who, body: Body) -> Response:
     openapi_extra={"requestBody": _sent("PipelineDraft", DEFINITION)},
 )
 def validate(request: Request, who: Who, body: Body) -> Response:
-    parameters(request)
     media.assert_sent(request.headers.get("content-type"), (media.JSON,))
     found = readiness.problems(edge_of(request).workspace, who, parsed(body))
     return _json({"valid": not found, "errors": errors.plain(found)})
@@ -145,7 +143,6 @@ def validate(request: Request, who: Who, body: Body) -> Response:
     openapi_extra={"parameters": [header("if-none-match", "An ETag that is known.", example='"1"')]},
 )
 def show(request: Request, who: Who, id: Id) -> Response:
-    parameters(request)
     stored = pipelines.show(edge_of(request).workspace, who, pipeline_id(id))
     if has(request, _etag(stored)):
         return Response(status_code=304, headers={"etag": _etag(stored)})
@@ -171,7 +168,6 @@ def show(request: Request, who: Who, id: Id) -> Response:
     },
 )
 def replace(request: Request, who: Who, id: Id, body: Body) -> Response:
-    parameters(request)
     media.assert_sent(request.headers.get("content-type"), (media.JSON,))
     here = (edge_of(request).workspace, who, pipeline_id(id))
     return _told(pipelines.replace(*here, parsed(body), expected(request)))
@@ -186,7 +182,6 @@ def replace(request: Request, who: Who, id: Id, body: Body) -> Response:
     openapi_extra={"parameters": [_IF_MATCH]},
 )
 def delete(request: Request, who: Who, id: Id) -> Response:
-    parameters(request)
     pipelines.remove(edge_of(request).workspace, who, pipeline_id(id), expected(request))
     return Response(status_code=204)
 

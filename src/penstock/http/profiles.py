@@ -46,7 +46,7 @@ router = APIRouter(prefix="/datasets", tags=["datasets"])
     },
 )
 def show(request: Request, who: Who, dataset: Key) -> Response:
-    asked = parameters(request, "version", "column")
+    asked = parameters(request)
     snapshot = found(request, who, dataset, number(asked, "version"))
     answer = profile(edge_of(request).workspace, who, snapshot, asked.get("column"))
     return Response(_body(snapshot, answer), media_type=media.JSON, headers={"etag": etag(snapshot)})

@@ -106,7 +106,6 @@ def search(request: Request, who: Who) -> Response:
     openapi_extra={"requestBody": _sent("QuerySent", _SENT)},
 )
 def create(request: Request, who: Who, body: Body) -> Response:
-    parameters(request)
     media.assert_sent(request.headers.get("content-type"), (media.JSON,))
     edge = edge_of(request)
     made = queries.create(edge.workspace, who, parsed(body), edge.results.inspected(who))
@@ -120,7 +119,6 @@ def create(request: Request, who: Who, body: Body) -> Response:
     openapi_extra={"parameters": [header("if-none-match", "An ETag that is known.", example='"1"')]},
 )
 def show(request: Request, who: Who, id: Id) -> Response:
-    parameters(request)
     one = queries.show(edge_of(request).workspace, who, id)
     if has(request, _etag(one)):
         return Response(status_code=304, headers=_headers(one))
@@ -139,7 +137,6 @@ def show(request: Request, who: Who, id: Id) -> Response:
     },
 )
 def replace(request: Request, who: Who, id: Id, body: Body) -> Response:
-    parameters(request)
     media.assert_sent(request.headers.get("content-type"), (media.JSON,))
     edge = edge_of(request)
     look = edge.results.inspected(who)
@@ -154,7 +151,6 @@ def replace(request: Request, who: Who, id: Id, body: Body) -> Response:
     openapi_extra={"parameters": [_IF_MATCH]},
 )
 def delete(request: Request, who: Who, id: Id) -> Response:
-    parameters(request)
     queries.remove(edge_of(request).workspace, who, id, expected(request))
     return Response(status_code=204)
 
@@ -171,7 +167,6 @@ def delete(request: Request, who: Who, id: Id) -> Response:
     },
 )
 def move(request: Request, who: Who, id: Id, body: Body) -> Response:
-    parameters(request)
     media.assert_sent(request.headers.get("content-type"), (media.JSON,))
     return _shown(queries.move(edge_of(request).workspace, who, id, parsed(body), expected(request)))
 
@@ -194,7 +189,7 @@ def move(request: Request, who: Who, id: Id, body: Body) -> Response:
     },
 )
 def versions(request: Request, who: Who, id: Id) -> Response:
-    asked = parameters(request, "before", "$top")
+    asked = parameters(request)
     limit, before = number(asked, "$top", VERSIONS), number(asked, "before", LAST)
     found = queries.versions(edge_of(request).workspace, who, id, before=min(before, LAST), limit=limit)
     return _json({"value": [each.as_json() for each in found]})
@@ -206,7 +201,6 @@ def versions(request: Request, who: Who, id: Id) -> Response:
     responses=answers(200, "As it was.", _REVISION, shapes.of("QueryRevision"), errors=[400, 403, 404]),
 )
 def version(request: Request, who: Who, id: Id, version: Number) -> Response:
-    parameters(request)
     asked = min(number({"version": version}, "version", 0), LAST)
     return _json(queries.version(edge_of(request).workspace, who, id, asked).as_json())
 

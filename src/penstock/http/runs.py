@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Path, Request, Response
 from penstock.core.run import UNDER_WAY, Run
 from penstock.errors import NotFound
 from penstock.http import bodies, errors, media, pages, pipelines, samples, shapes
-from penstock.http.asked import parameters, uuid
+from penstock.http.asked import uuid
 from penstock.http.bodies import Who
 from penstock.http.documents import answers
 from penstock.http.documents import sent as sent_as
@@ -72,7 +72,6 @@ Id = Annotated[str, Path(description="The run's id.", examples=[_ID])]
     openapi_extra={"parameters": [samples.KEY], "requestBody": _NOTHING},
 )
 def start(request: Request, who: Who, id: pipelines.Id, _nothing: Nothing) -> Response:
-    parameters(request)
     edge = edge_of(request)
     pipeline = stored.show(edge.workspace, who, pipelines.pipeline_id(id))
     key = request.headers.get("idempotency-key")
@@ -105,7 +104,6 @@ def search(request: Request, who: Who) -> Response:
     responses=answers(200, "The run.", _OVER, shapes.of("Run"), headers=["location"], errors=[400, 403, 404]),
 )
 def show(request: Request, who: Who, id: Id) -> Response:
-    parameters(request)
     return shown(runs.show(edge_of(request).workspace, who, _run_id(id)))
 
 
@@ -129,7 +127,6 @@ def show(request: Request, who: Who, id: Id) -> Response:
     openapi_extra={"requestBody": _NOTHING},
 )
 def cancel(request: Request, who: Who, id: Id, _nothing: Nothing) -> Response:
-    parameters(request)
     edge, run = edge_of(request), _run_id(id)
     over = runs.show(edge.workspace, who, run).state not in UNDER_WAY
     return shown(edge.runner.cancel(who, run), 200 if over else 202)

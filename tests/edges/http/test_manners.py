@@ -138,6 +138,34 @@ def test_head_is_get_without_a_body(client: Client) -> None:
     client("HEAD", "/nothing", code=404)
 
 
+# --- parameters
+
+FREE = {
+    "/queries/{id}/results": "a query has parameters of its own",
+    "/healthz": "a probe may add what it likes",
+    "/readyz": "a probe may add what it likes",
+    "/metrics": "a probe may add what it likes",
+    "/openapi.json": "a part of a page",
+    "/docs": "a page",
+    "/docs/start.js": "a part of a page",
+    "/docs/swagger-ui-bundle.js": "a part of a page",
+    "/docs/swagger-ui.css": "a part of a page",
+    "/docs/favicon.png": "a part of a page",
+    "/favicon.ico": "a part of a page",
+}
+
+
+def test_a_parameter_that_nobody_would_look_at_is_refused_by_every_route(app: FastAPI, client: Client) -> None:
+    served = [(method, route.path) for route in app.state.routes for method in route.methods]
+    assert FREE.keys() < {path for _, path in served}
+    for method, path in served:
+        if path not in FREE:
+            told = client(method, f"{path}?unheard_of=1", code=400).json()
+            code = told["error"]["code"] if path.endswith("/operations") else told["code"]
+            assert code in ("UNKNOWN_PARAMETER", "UNKNOWN_OPTION"), (method, path)
+            assert client.nobody()(method, f"{path}?unheard_of=1", code=401).json()["code"] == "NO_TOKEN"
+
+
 # --- limits
 
 

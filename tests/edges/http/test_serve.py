@@ -32,7 +32,7 @@ SCRIPT = "from penstock.cli import cli, main; from penstock.cli.serve import ser
 SLOW = (  # a route that says that it began, and answers a moment later
     "import time; from fastapi import APIRouter; from penstock.http import app; r = APIRouter(); "
     "r.add_api_route('/slow', lambda seconds: (print('begun', flush=True), time.sleep(float(seconds)), 'done')[2]); "
-    "app.ROUTERS = (*app.ROUTERS, r); "
+    "app.ROUTERS += (r,); app.OPEN += (r,); "
 )
 
 
