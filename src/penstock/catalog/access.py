@@ -274,7 +274,12 @@ _CONDITION = re.compile(r"tenant_id = (?:\?|%\(tenant)")
 
 
 def _postgresql(url: URL) -> Engine:
-    return create_engine(url, connect_args={"connect_timeout": 10, "application_name": "penstock"}, **_POOL)
+    try:
+        return create_engine(url, connect_args={"connect_timeout": 10, "application_name": "penstock"}, **_POOL)
+    except ImportError:
+        raise Invalid(
+            "no_postgres_driver", "PostgreSQL needs a driver that is not installed: pip install 'penstock[postgres]'"
+        ) from None
 
 
 def _sqlite(url: URL, *, durable: bool) -> Engine:

@@ -59,6 +59,8 @@ def serve(
     Callers send tokens (authorization: Bearer …), checked against PENSTOCK_JWT_SECRET or PENSTOCK_JWKS_URL. With --dev
     none is needed, and whoever can reach the loopback is an admin.
     """
+    import logging
+
     from penstock import lake
     from penstock.errors import Invalid
     from penstock.http import logs
@@ -102,10 +104,13 @@ def serve(
             runner=runner,
             results=opened.results,
         )
-        app = application(edge) if no_ui else application(edge, _pages(dev=dev))
+        pages = None if no_ui else _pages(dev=dev)
+        app = application(edge, pages) if pages else application(edge)
         tls = Tls(tls_cert, tls_key) if tls_cert and tls_key else None
-        server = Server(app, host, http_port, edge.limits, tls, sockets=not no_ui)
+        server = Server(app, host, http_port, edge.limits, tls, sockets=pages is not None)
         logs.to()
+        if not (no_ui or pages):
+            logging.getLogger("penstock").warning("there is no web page; pip install 'penstock[ui]' brings it")
         flight = None if no_flight else _flight(edge, settings, app.state.metrics, host, flight_port, tls)
         archived: dict[UUID, datetime] = {}
         server.every(_LOOK, lambda: _archive(edge, archived))
@@ -116,7 +121,7 @@ def serve(
                 server.when_stopping(flight.drain)
             if not no_runs:
                 runner.start()
-            server.run(lambda address: _tell(frame, address, not no_ui, flight.address if flight else None))
+            server.run(lambda address: _tell(frame, address, pages is not None, flight.address if flight else None))
         finally:
             if flight:
                 flight.stop()
@@ -124,7 +129,12 @@ def serve(
             stop_spark()
 
 
-def _pages(*, dev: bool) -> Callable[[Any], None]:
+def _pages(*, dev: bool) -> Callable[[Any], None] | None:
+    """What serves the pages. None: they were not installed."""
+    from importlib.util import find_spec
+
+    if find_spec("nicegui") is None:
+        return None
     from penstock.ui.mounted import mount  # which takes a while to load
 
     return lambda app: mount(app, dev=dev)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -22,6 +22,7 @@ from penstock.storage.store import checksum
 
 MIN_PYTHON = (3, 11)
 JAVA = (17, 21)  # the first and the last version that Spark runs on
+EXTRAS = {"psycopg": "postgres", "nicegui": "ui"}  # what the database of teams and the web page need
 MIN_FREE = 5 << 30  # bytes of disk below which a write may fail half-way
 
 
@@ -46,8 +47,14 @@ def machine() -> Iterator[Finding]:
     """What does not depend on a workspace."""
     yield _python()
     yield _java()
-    for package in ("pyarrow", "sqlalchemy", "alembic", "psycopg", "pyjwt"):
+    for package in ("pyarrow", "sqlalchemy", "alembic", "pyjwt"):
         yield Finding(package, State.OK, version(package))
+    for package, extra in EXTRAS.items():
+        try:
+            found = version(package)
+        except PackageNotFoundError:
+            found = f"not installed (pip install 'penstock[{extra}]')"
+        yield Finding(package, State.OK, found)
 
 
 def variables(unknown: list[str]) -> Iterator[Finding]:
