@@ -53,11 +53,12 @@ screenshots: $(READY) ## a picture of every page (build/screenshots); the README
 	@tools/system-packages
 	@$(BIN)/python -m tools.screenshots
 
+LOCK := uv pip compile -q --generate-hashes --universal --no-header --no-annotate --no-emit-index-url --python-version 3.11
 lock:              ## choose versions anew (needs uv)
-	uv pip compile -q --generate-hashes --universal --no-header --no-annotate --no-emit-index-url \
-		--python-version 3.11 --group dev pyproject.toml -o requirements.lock
-	uv pip compile -q --generate-hashes --universal --no-header --no-annotate --no-emit-index-url \
-		--python-version 3.11 --group bench -c requirements.lock pyproject.toml -o bench/requirements.lock
+	$(LOCK) --all-extras --group dev pyproject.toml -o requirements.lock
+	$(LOCK) --all-extras -c requirements.lock pyproject.toml -o requirements-run.lock
+	$(LOCK) --group pyproject.toml:build -c requirements.lock -o requirements-build.lock
+	$(LOCK) --all-extras --group bench -c requirements.lock pyproject.toml -o bench/requirements.lock
 
 clean:             ## forget the environment and the demo
 	rm -rf $(VENV) demo-workspace .mypy_cache .ruff_cache .pytest_cache .hypothesis
