@@ -346,9 +346,16 @@ def test_a_closed_lake_runs_no_query(embedded: Place) -> None:
         lake.results.preview(lake.caller, "SELECT 1", {})
 
 
-def test_importing_penstock_loads_nothing_heavy() -> None:
-    code = "import sys, penstock, penstock.cli; print([m for m in ('pyarrow', 'sqlalchemy', 'pandas') if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+HEAVY = ("duckdb", "fastapi", "grpc", "nicegui", "numpy", "pandas", "pyarrow", "pyspark", "sqlalchemy", "uvicorn")
+
+
+@pytest.mark.parametrize(
+    "way", ["import penstock", "from penstock.cli import cli; cli(['--help'], standalone_mode=False)"]
+)
+def test_importing_penstock_and_asking_for_help_load_nothing_heavy(way: str) -> None:
+    code = f"import sys; {way}; print([module for module in {HEAVY} if module in sys.modules])"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert told.splitlines()[-1] == "[]"
 
 
 def test_errors_travel_between_processes() -> None:
