@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from fastapi import Depends, FastAPI
+from fastapi import Depends, FastAPI, Response
 
 from penstock.http import (
     datasets,
@@ -41,7 +41,13 @@ OPEN = (health.router, documents.router)  # to probes and browsers, which add to
 
 def application(edge: Edge, add: Callable[[FastAPI], None] = lambda _: None) -> FastAPI:
     """What a server serves. The workspace is the caller's, to open and to close. `add` may bring more to serve."""
-    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app = FastAPI(
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        default_response_class=Response,  # the document says of an answer what its route says, not that it might be JSON
+    )
     for router in ROUTERS:
         app.include_router(router, dependencies=[] if router in OPEN else [Depends(known)])
     app.state.edge = edge

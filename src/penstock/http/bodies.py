@@ -1,7 +1,7 @@
 """What a request brings: JSON that is read strictly, or rows that are set aside in a file until they are written."""
 
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
@@ -20,22 +20,30 @@ _PIECE = 1 << 20
 Who = Annotated[Caller, Depends(caller)]
 
 
-async def content(request: Request, _who: Who) -> bytes:
-    """A small body as it came. Who sends it is asked first, and what it is: JSON has a limit that other bodies have not."""
-    if not media.is_json(request.headers.get("content-type")):
-        media.assert_sent(request.headers.get("content-type"), (media.JSON,))
-    _assert_plain(request)
-    return await request.body()
+def content(*kinds: str) -> Callable[..., Awaitable[bytes]]:
+    """A dependency: a small body as it came, of one of these types, all JSON: that has a limit which others have not."""
+
+    async def received(request: Request, _who: Who) -> bytes:  # who sends it is asked first
+        media.assert_sent(request.headers.get("content-type"), kinds)
+        _assert_plain(request)
+        return await request.body()
+
+    return received
 
 
-async def nothing(request: Request, who: Who) -> None:
+Body = Annotated[bytes, Depends(content(media.JSON))]
+
+
+async def nothing(request: Request, _who: Who) -> None:
     """A body that says nothing: none at all, or {}."""
     kind = request.headers.get("content-type")
     if not media.is_json(kind):
         async for piece in request.stream():
             if piece:
                 media.assert_sent(kind, (media.JSON,))
-    elif (body := await content(request, who)) and parsed(body) != {}:
+        return
+    _assert_plain(request)
+    if (body := await request.body()) and parsed(body) != {}:
         raise Invalid("bad_payload", "there is nothing to say here: send no body, or {}")
 
 

@@ -118,7 +118,7 @@ def create(
     )
     made = receipt.written[0]
     snapshot = read.at(ws, who, made.dataset, version=made.version)
-    return _json(snapshot.facts(), 201, {"location": f"/datasets/{made.dataset}", "etag": etag(snapshot)})
+    return media.json(snapshot.facts(), 201, {"location": f"/datasets/{made.dataset}", "etag": etag(snapshot)})
 
 
 @router.get(
@@ -140,7 +140,7 @@ def show(request: Request, who: Who, dataset: Key) -> Response:
     tag = etag(snapshot)
     if has(request, tag):
         return Response(status_code=304, headers={"etag": tag})
-    return _json(snapshot.facts(), headers={"etag": tag})
+    return media.json(snapshot.facts(), headers={"etag": tag})
 
 
 @router.get(
@@ -164,7 +164,7 @@ def schema(request: Request, who: Who, dataset: Key) -> Response:
         "version": snapshot.version.number,
         "schema": to_fields(snapshot.schema),
     }
-    return _json(facts, headers={"etag": etag(snapshot)})
+    return media.json(facts, headers={"etag": etag(snapshot)})
 
 
 @router.get(
@@ -191,7 +191,7 @@ def history(request: Request, who: Who, dataset: Key) -> Response:
     answer: dict[str, Any] = {"value": [version.facts() for version in versions[:top]]}
     if 0 < top < len(versions):
         answer["@odata.nextLink"] = next_link(request, {"before": versions[top - 1].number})
-    return _json(answer)
+    return media.json(answer)
 
 
 def _rows_answers() -> dict[int | str, dict[str, Any]]:
@@ -267,7 +267,7 @@ def append(
     source = incoming([sent.path], format=media.FORMATS[sent.kind], like=target.schema)
     key = request.headers.get("idempotency-key")
     receipt = write.append(edge_of(request).workspace, who, target.dataset, source, key=key)
-    return _json(_told(receipt.facts()))
+    return media.json(_told(receipt.facts()))
 
 
 @router.delete(
@@ -307,7 +307,3 @@ def etag(snapshot: Snapshot) -> str:
 def _told(facts: dict[str, Any]) -> dict[str, Any]:
     written = [{**each, "dataset": str(each["dataset"])} for each in facts["written"]]
     return {**facts, "written": written}
-
-
-def _json(facts: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(errors.as_json(facts), status, headers, media.JSON)

@@ -105,6 +105,11 @@ def header(name: str, description: str, *, example: str) -> dict[str, Any]:
     return {"name": name, "in": "header", "description": description, "schema": shapes.TEXT, "example": example}
 
 
+def required(shape: str, example: Any) -> dict[str, Any]:
+    """A body in JSON that has to be there, for `openapi_extra`."""
+    return {"required": True, "content": sent(shape, example)}
+
+
 def sent(shape: str, example: Any, *kinds: str) -> dict[str, Any]:
     """The content of a body in JSON, for `openapi_extra`."""
     return {kind: {"schema": shapes.of(shape), "example": example} for kind in kinds or ("application/json",)}

@@ -1,6 +1,7 @@
 """The registry over REST: schemas of what queries return, found, made, changed, moved through their states."""
 
 from email.utils import format_datetime
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Request, Response
@@ -9,11 +10,11 @@ from penstock.core import contract, gts
 from penstock.core.lifecycle import State
 from penstock.core.registry import Entry
 from penstock.errors import Invalid
-from penstock.http import bodies, errors, media, pages, samples, shapes
-from penstock.http.asked import flag, number, parameters
-from penstock.http.bodies import Who, parsed, parsed_object
-from penstock.http.conditions import expected, has
-from penstock.http.documents import answers, header, query, unchanged
+from penstock.http import bodies, errors, media, pages, samples, shapes, versioned
+from penstock.http.asked import flag, parameters
+from penstock.http.bodies import Body, Who, parsed, parsed_object
+from penstock.http.conditions import expected
+from penstock.http.documents import answers, query, required, unchanged
 from penstock.http.documents import sent as sent_as
 from penstock.http.edge import edge_of
 from penstock.http.queries import values
@@ -21,14 +22,10 @@ from penstock.service import infer as infers
 from penstock.service import schemas
 from penstock.storage.incoming import incoming
 
-VERSIONS = 100
-LAST = 2**31 - 1  # no schema has as many versions
 SELECTABLE = ("gts_id", "tenant_id", "metadata")  # members that are shown, and not searched
 
-# The document says of an answer what its route says, and not that it might be JSON too.
-router = APIRouter(prefix="/gts", tags=["schemas"], default_response_class=Response)
+router = APIRouter(prefix="/gts", tags=["schemas"])
 
-Body = Annotated[bytes, Depends(bodies.content)]
 Id = Annotated[
     str,
     Path(
@@ -36,7 +33,6 @@ Id = Annotated[
         examples=["7c0e6f0e-2d3c-4f0a-9d55-0a4f8f1b2c3d"],
     ),
 ]
-Number = Annotated[str, Path(description="The version.", examples=["1"])]
 
 _PATCHES = {
     media.JSON: False,
@@ -48,26 +44,21 @@ _FIELD = {"name": "order_id", "type": "string", "optional": False, "description"
 _SENT = {"name": "Orders by day", "type_id": gts.QUERY_RETURNS, "description": "One row an order", "fields": [_FIELD]}
 _PROPOSAL = {"name": "Orders by day", "type_id": gts.QUERY_RETURNS, "fields": [_FIELD]}
 _ID = "7c0e6f0e-2d3c-4f0a-9d55-0a4f8f1b2c3d"
-_PERSON, _MOMENT = "5f0c2f2e-8d1c-4e57-a2b4-0d6a1b9c7e11", "2026-01-31T10:30:00.000000Z"
 _ENTRY = {
     "id": _ID, "gts_id": f"{gts.QUERY_RETURNS}{_ID}", "tenant_id": "0b0f1c8e-5a0e-4c53-9d4f-3f6f0a3f1b2c",
-    **_SENT, "metadata": {"owner": "sales"}, "state": "ACTIVE", "version": 1, "state_changed_at": _MOMENT,
-    "created_at": _MOMENT, "created_by": _PERSON, "updated_at": _MOMENT, "updated_by": _PERSON,
+    **_SENT, "metadata": {"owner": "sales"}, "state": "ACTIVE", "version": 1, "state_changed_at": samples.MOMENT,
+    **samples.STAMPS,
 }  # fmt: skip
 _REVISION = {
-    "version": 1, "change": "create", "reason": "asked for by sales", "changed_at": _MOMENT, "changed_by": _PERSON, "author": "ada",
+    "version": 1, "change": "create", "reason": "asked for by sales", "changed_at": samples.MOMENT,
+    "changed_by": samples.PERSON, "author": "ada",
     "name": _SENT["name"], "description": _SENT["description"], "fields": [_FIELD], "metadata": {"owner": "sales"}, "state": "ACTIVE",
 }  # fmt: skip
 _CHANGED = {"change": "changed", "field": "order_id", "member": "type", "from": "string", "to": "number"}
 _DIFF = {"members": ["fields"], "fields": [_CHANGED], "compatible": False, "breaking": [_CHANGED]}
-_IF_MATCH = header("if-match", "The version that the change is made for, as its ETag.", example='"1"')
 _FORCE = query(
     "force", "An admin may break the readers of a referenced schema. (false)", kind=shapes.FLAG, example=False
 )
-
-
-def _sent(shape: str, example: Any) -> dict[str, Any]:
-    return {"required": True, "content": sent_as(shape, example)}
 
 
 def _shows(description: str, example: Any, errors: list[int]) -> dict[int | str, dict[str, Any]]:
@@ -85,20 +76,12 @@ def _shows(description: str, example: Any, errors: list[int]) -> dict[int | str,
         errors=[400, 403],
     ),
     openapi_extra={
-        "parameters": [
-            query("$filter", "Only such schemas.", example="state eq 'ACTIVE' and fields/any(f: f/name eq 'order_id')"),
-            query("$orderby", "The order; the newest first unless given.", example="name desc"),
-            query(
-                "$top",
-                f"How many at most: {pages.TOP} unless given, never more than {pages.MOST}.",
-                kind=shapes.COUNT,
-                example=10,
-            ),
-            query("$skip", "How many to leave out first.", kind=shapes.COUNT, example=0),
-            query("$select", "Only these members.", example="id,name"),
-            query("$count", "Also say how many there are.", kind=shapes.FLAG, example=True),
-            query("$search", "Words that the name or the description holds.", example="orders"),
-        ]
+        "parameters": pages.searching(
+            "schemas",
+            "state eq 'ACTIVE' and fields/any(f: f/name eq 'order_id')",
+            "the name or the description holds",
+            "orders",
+        )
     },
 )
 def search(request: Request, who: Who) -> Response:
@@ -118,12 +101,11 @@ def search(request: Request, who: Who) -> Response:
         headers=["etag", "location"],
         errors=[400, 403, 409, 413, 415],
     ),
-    openapi_extra={"requestBody": _sent("SchemaSent", _SENT)},
+    openapi_extra={"requestBody": required("SchemaSent", _SENT)},
 )
 def create(request: Request, who: Who, body: Body) -> Response:
-    media.assert_sent(request.headers.get("content-type"), (media.JSON,))
     entry = schemas.create(edge_of(request).workspace, who, parsed(body))
-    return _shown(request, entry, 201, {"location": f"/gts/{entry.id}"})
+    return versioned.shown(entry, {"location": f"/gts/{entry.id}"}, 201)
 
 
 @router.post(
@@ -149,7 +131,7 @@ def infer(
     asked = parameters(request)
     if sent.kind != media.JSON:
         fields = infers.of_sample(incoming([sent.path], format=media.FORMATS[sent.kind]))
-        return _json(_proposal(asked.get("name") or "Sample", fields))
+        return media.json(_proposal(asked.get("name") or "Sample", fields))
     body = parsed_object(sent.path.read_bytes())
     match body:
         case {"dataset": str() as dataset, **more} if not set(more) - {"version", "name"}:
@@ -167,20 +149,18 @@ def infer(
                 "bad_payload",
                 "send {dataset, version?}, {rows} or {sql, parameters?}, and name if you like; or a sample file",
             )
-    return _json(_proposal(_text(body, "name") or asked.get("name") or name, fields))
+    return media.json(_proposal(_text(body, "name") or asked.get("name") or name, fields))
 
 
 @router.get(
     "/{id}",
     summary="Show a schema",
     responses=_shows("The schema.", _ENTRY, [400, 403, 404]) | unchanged(),
-    openapi_extra={"parameters": [header("if-none-match", "An ETag that is known.", example='"1"')]},
+    openapi_extra={"parameters": [versioned.IF_NONE_MATCH]},
 )
 def show(request: Request, who: Who, id: Id) -> Response:
     entry = schemas.show(edge_of(request).workspace, who, id)
-    if has(request, _etag(entry)):
-        return Response(status_code=304, headers=_headers(request, entry))
-    return _shown(request, entry)
+    return versioned.shown_unless_known(request, entry, _fading(request, entry))
 
 
 @router.put(
@@ -190,12 +170,11 @@ def show(request: Request, who: Who, id: Id) -> Response:
     "`version` in the body, or in If-Match.",
     responses=_shows("As it is now.", _ENTRY | {"version": 2}, [400, 403, 404, 409, 412, 413, 415]),
     openapi_extra={
-        "parameters": [_IF_MATCH, _FORCE],
-        "requestBody": _sent("SchemaReplacement", {**_SENT, "version": 1}),
+        "parameters": [versioned.IF_MATCH, _FORCE],
+        "requestBody": required("SchemaReplacement", {**_SENT, "version": 1}),
     },
 )
 def replace(request: Request, who: Who, id: Id, body: Body) -> Response:
-    media.assert_sent(request.headers.get("content-type"), (media.JSON,))
     force = flag({"force": "false", **parameters(request)}, "force")
     here = (edge_of(request).workspace, who, id)
     return _shown(request, schemas.replace_with(*here, parsed(body), expected(request), force=force))
@@ -207,7 +186,7 @@ def replace(request: Request, who: Who, id: Id, body: Body) -> Response:
     description="With a JSON Merge Patch (also as application/json) or a JSON Patch.",
     responses=_shows("As it is now.", _ENTRY | {"version": 2}, [400, 403, 404, 409, 412, 413, 415]),
     openapi_extra={
-        "parameters": [_IF_MATCH, _FORCE],
+        "parameters": [versioned.IF_MATCH, _FORCE],
         "requestBody": {
             "required": True,
             "content": {
@@ -229,8 +208,8 @@ def replace(request: Request, who: Who, id: Id, body: Body) -> Response:
         },
     },
 )
-def patch(request: Request, who: Who, id: Id, body: Body) -> Response:
-    kind = media.assert_sent(request.headers.get("content-type"), tuple(_PATCHES))
+def patch(request: Request, who: Who, id: Id, body: Annotated[bytes, Depends(bodies.content(*_PATCHES))]) -> Response:
+    kind = media.sent(request.headers.get("content-type"))
     force = flag({"force": "false", **parameters(request)}, "force")
     here = (edge_of(request).workspace, who, id)
     changed = schemas.patch(*here, parsed(body), expected(request), by_operations=_PATCHES[kind], force=force)
@@ -242,7 +221,7 @@ def patch(request: Request, who: Who, id: Id, body: Body) -> Response:
     status_code=204,
     summary="Delete a schema",
     responses=answers(204, "It is gone.", errors=[400, 403, 404, 409, 412]),
-    openapi_extra={"parameters": [_IF_MATCH]},
+    openapi_extra={"parameters": [versioned.IF_MATCH]},
 )
 def delete(request: Request, who: Who, id: Id) -> Response:
     schemas.delete(edge_of(request).workspace, who, id, expected(request))
@@ -256,37 +235,17 @@ def delete(request: Request, who: Who, id: Id) -> Response:
         "As it is now.", _ENTRY | {"state": "DEPRECATED", "version": 2}, [400, 403, 404, 409, 412, 413, 415]
     ),
     openapi_extra={
-        "parameters": [_IF_MATCH],
-        "requestBody": _sent("Transition", {"to": "DEPRECATED", "version": 1, "reason": "replaced by Orders v2"}),
+        "parameters": [versioned.IF_MATCH],
+        "requestBody": required("Transition", {"to": "DEPRECATED", "version": 1, "reason": "replaced by Orders v2"}),
     },
 )
 def move(request: Request, who: Who, id: Id, body: Body) -> Response:
-    media.assert_sent(request.headers.get("content-type"), (media.JSON,))
     return _shown(request, schemas.move(edge_of(request).workspace, who, id, parsed(body), expected(request)))
 
 
-@router.get(
-    "/{id}/versions",
-    summary="List a schema's versions",
-    responses=answers(
-        200,
-        "The newest first.",
-        {"value": [_REVISION]},
-        shapes.members({"value": shapes.many(shapes.of("Revision"))}),
-        errors=[400, 403, 404],
-    ),
-    openapi_extra={
-        "parameters": [
-            query("before", "Only versions below this one.", kind=shapes.COUNT, example=10),
-            query("$top", "How many at most.", kind=shapes.COUNT, example=VERSIONS),
-        ]
-    },
-)
+@router.get("/{id}/versions", **versioned.listed("schema", "Revision", _REVISION))
 def versions(request: Request, who: Who, id: Id) -> Response:
-    asked = parameters(request)
-    limit, before = number(asked, "$top", VERSIONS), number(asked, "before", LAST)
-    found = schemas.versions(edge_of(request).workspace, who, id, before=min(before, LAST), limit=limit)
-    return _json({"value": [each.as_json() for each in found]})
+    return versioned.versions(request, partial(schemas.versions, edge_of(request).workspace, who, id))
 
 
 @router.get(
@@ -294,10 +253,9 @@ def versions(request: Request, who: Who, id: Id) -> Response:
     summary="Show a version of a schema",
     responses=answers(200, "As it was.", _REVISION, shapes.of("Revision"), errors=[400, 403, 404]),
 )
-def version(request: Request, who: Who, id: Id, version: Number) -> Response:
-    return _json(
-        schemas.version(edge_of(request).workspace, who, id, _version({"version": version}, "version")).as_json()
-    )
+def version(request: Request, who: Who, id: Id, version: versioned.Number) -> Response:
+    found = schemas.version(edge_of(request).workspace, who, id, versioned.numbered({"version": version}))
+    return media.json(found.as_json())
 
 
 @router.get(
@@ -317,8 +275,8 @@ def diff(request: Request, who: Who, id: Id) -> Response:
     asked = parameters(request)
     if len(asked) < 2:
         raise Invalid("bad_parameter", "say both versions: ?from=1&to=2")
-    first, second = (_version(asked, name) for name in ("from", "to"))
-    return _json(schemas.diff(edge_of(request).workspace, who, id, first, second))
+    first, second = (versioned.numbered(asked, name) for name in ("from", "to"))
+    return media.json(schemas.diff(edge_of(request).workspace, who, id, first, second))
 
 
 @router.post(
@@ -331,11 +289,10 @@ def diff(request: Request, who: Who, id: Id) -> Response:
         shapes.of("Compatibility"),
         errors=[400, 403, 404, 413, 415],
     ),
-    openapi_extra={"requestBody": _sent("SchemaChange", {"fields": [{**_FIELD, "type": "number"}]})},
+    openapi_extra={"requestBody": required("SchemaChange", {"fields": [{**_FIELD, "type": "number"}]})},
 )
 def compatibility(request: Request, who: Who, id: Id, body: Body) -> Response:
-    media.assert_sent(request.headers.get("content-type"), (media.JSON,))
-    return _json(schemas.compatibility(edge_of(request).workspace, who, id, parsed(body)))
+    return media.json(schemas.compatibility(edge_of(request).workspace, who, id, parsed(body)))
 
 
 @router.get(
@@ -350,7 +307,7 @@ def compatibility(request: Request, who: Who, id: Id, body: Body) -> Response:
     ),
 )
 def references(request: Request, who: Who, id: Id) -> Response:
-    return _json(schemas.references(edge_of(request).workspace, who, id))
+    return media.json(schemas.references(edge_of(request).workspace, who, id))
 
 
 @router.get(
@@ -387,19 +344,14 @@ def json_schema(request: Request, who: Who, id: Id) -> Response:
         shapes.of("Verdict"),
         errors=[400, 403, 404, 413, 415],
     ),
-    openapi_extra={"requestBody": _sent("Rows", {"rows": [{"order_id": "A-1"}], "strict": False})},
+    openapi_extra={"requestBody": required("Rows", {"rows": [{"order_id": "A-1"}], "strict": False})},
 )  # fmt: skip
 def validate(request: Request, who: Who, id: Id, body: Body) -> Response:
-    media.assert_sent(request.headers.get("content-type"), (media.JSON,))
     asked = parsed_object(body)
     if "rows" not in asked or set(asked) - {"rows", "strict"} or not isinstance(asked.get("strict", False), bool):
         raise Invalid("bad_payload", "send {rows: […]}, and strict: true to refuse fields that nobody promised")
     verdict = schemas.validate(edge_of(request).workspace, who, id, asked["rows"], strict=asked.get("strict", False))
-    return _json({"valid": verdict.valid, "error_count": verdict.count, "errors": list(verdict.errors)})
-
-
-def _version(asked: dict[str, str], name: str) -> int:
-    return min(number(asked, name, 0), LAST)
+    return media.json({"valid": verdict.valid, "error_count": verdict.count, "errors": list(verdict.errors)})
 
 
 def _text(body: dict[str, Any], member: str) -> str | None:
@@ -413,22 +365,14 @@ def _proposal(name: str, fields: tuple[contract.Field, ...]) -> dict[str, Any]:
     return {"name": name, "type_id": gts.QUERY_RETURNS, "fields": [field.as_json() for field in fields]}
 
 
-def _shown(request: Request, entry: Entry, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return _json(entry.as_json(), status, _headers(request, entry) | (headers or {}))
+def _shown(request: Request, entry: Entry) -> Response:
+    return versioned.shown(entry, _fading(request, entry))
 
 
-def _headers(request: Request, entry: Entry) -> dict[str, str]:
-    headers = {"etag": _etag(entry)}
-    if entry.draft.state is State.DEPRECATED:
-        since, until = entry.state_changed_at, schemas.sunset(entry, edge_of(request).archive_after_days)
-        headers["deprecation"] = f"@{int(since.timestamp())}"
-        headers["sunset"] = format_datetime(until, usegmt=True)
-    return headers
-
-
-def _etag(entry: Entry) -> str:
-    return f'"{entry.version}"'
-
-
-def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(errors.as_json(value), status, headers, media.JSON)
+def _fading(request: Request, entry: Entry) -> dict[str, str]:
+    """What the headers of every answer about a schema say of its state."""
+    if entry.draft.state is not State.DEPRECATED:
+        return {}
+    until = schemas.sunset(entry, edge_of(request).archive_after_days)
+    since = f"@{int(entry.state_changed_at.timestamp())}"
+    return {"deprecation": since, "sunset": format_datetime(until, usegmt=True)}

@@ -14,8 +14,7 @@ from penstock.http.edge import edge_of
 from penstock.http.metrics import MEDIA_TYPE, Metrics
 from penstock.service.workspace import Workspace
 
-# The document says of an answer what its route says, and not that it might be JSON too.
-router = APIRouter(tags=["service"], default_response_class=Response)
+router = APIRouter(tags=["service"])
 _OK = {"const": "ok"}
 _READY = shapes.members({"status": {"const": "ready"}, "parts": shapes.members({"catalog": _OK, "store": _OK})})
 _log = logging.getLogger(__name__)

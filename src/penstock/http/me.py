@@ -19,8 +19,7 @@ _SHAPE = {
     "name": shapes.TEXT, "user": shapes.ID, "tenant": shapes.ID, "role": {"enum": list(ROLES)}, "version": shapes.TEXT,
 }  # fmt: skip
 
-# The document says of an answer what its route says, and not that it might be JSON too.
-router = APIRouter(tags=["service"], default_response_class=Response)
+router = APIRouter(tags=["service"])
 
 
 @router.get(

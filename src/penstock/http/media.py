@@ -1,8 +1,12 @@
-"""Which media type is meant: of what was sent, and of what is wanted back."""
+"""Which media type is meant: of what was sent, and of what is wanted back. Most of it is JSON."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fastapi import Response
 
 from penstock.errors import Invalid
+from penstock.http.errors import as_json
 
 JSON = "application/json"
 PARQUET = "application/vnd.apache.parquet"
@@ -18,6 +22,10 @@ FORMATS = {
     "application/x-ndjson": "jsonl",
     "application/jsonl": "jsonl",
 }
+
+
+def json(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(as_json(value), status, headers, JSON)
 
 
 def sent(header: str | None) -> str:

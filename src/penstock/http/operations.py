@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
-from typing import Annotated, Any
+from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.concurrency import run_in_threadpool
@@ -14,12 +14,11 @@ from penstock.core.caller import Caller, Role
 from penstock.core.operations import MESSAGES, Operation, Ref, envelope
 from penstock.core.pipeline import MAX_NAME, Pipeline
 from penstock.errors import Invalid, NotFound, PenstockError
-from penstock.http import bodies, errors, media, pipelines, samples, shapes
+from penstock.http import errors, media, pipelines, samples, shapes
 from penstock.http import runs as shows
-from penstock.http.bodies import Who, parsed
+from penstock.http.bodies import Body, Who, parsed
 from penstock.http.datasets import Key, named
-from penstock.http.documents import answers, told_as
-from penstock.http.documents import sent as sent_as
+from penstock.http.documents import answers, required, told_as
 from penstock.http.edge import Edge, edge_of
 from penstock.service import read, runs
 from penstock.service.runs import Runner, Ticket
@@ -65,23 +64,21 @@ class _Enveloped(APIRoute):
                 if not hasattr(request.state, "caller"):
                     raise
                 refusal = errors.heard(error)
-                body = errors.as_json(errors.plain(envelope(refusal)))
-                return Response(body, errors.status(refusal), errors.headers(refusal), media.JSON)
+                return media.json(errors.plain(envelope(refusal)), errors.status(refusal), errors.headers(refusal))
 
         return told
 
 
-async def _content(request: Request, who: Who) -> bytes:
+async def _writer(who: Who) -> None:
     who.require(Role.DEVELOPER)  # whoever may not write need not send it all
-    return await bodies.content(request, who)
 
 
-# The document says of an answer what its route says, and not that it might be JSON too.
-router = APIRouter(prefix="/datasets", tags=["datasets"], default_response_class=Response, route_class=_Enveloped)
+router = APIRouter(prefix="/datasets", tags=["datasets"], route_class=_Enveloped)
 
 
 @router.post(
     "/{dataset}/operations",
+    dependencies=[Depends(_writer)],
     summary="Do an operation",
     description="An append or a merge with this dataset as the working dataset, all or nothing. Every refusal comes as "
     "`{error: {code, message, details}}` in application/json; what is wrong with the token, as everywhere. What takes "
@@ -94,10 +91,10 @@ router = APIRouter(prefix="/datasets", tags=["datasets"], default_response_class
     },
     openapi_extra={
         "parameters": [samples.KEY],
-        "requestBody": {"required": True, "content": sent_as("OperationSent", pipelines.APPEND)},
+        "requestBody": required("OperationSent", pipelines.APPEND),
     },
 )
-async def operate(request: Request, who: Who, dataset: Key, body: Annotated[bytes, Depends(_content)]) -> Response:
+async def operate(request: Request, who: Who, dataset: Key, body: Body) -> Response:
     edge = edge_of(request)
     operation, ticket = await run_in_threadpool(_begun, request, who, dataset, body)
     until = request.state.begun + edge.limits.answer_seconds * _SHARE
@@ -107,11 +104,10 @@ async def operate(request: Request, who: Who, dataset: Key, body: Annotated[byte
     run = await run_in_threadpool(runs.show, edge.workspace, who, ticket.run.id)
     if not over:
         return shows.shown(run, 202)
-    return Response(errors.as_json(run.results[0]), media_type=media.JSON)
+    return media.json(run.results[0])
 
 
 def _begun(request: Request, who: Caller, dataset: str, body: bytes) -> tuple[Operation, Ticket]:
-    media.assert_sent(request.headers.get("content-type"), (media.JSON,))
     operation = operations.operation(parsed(body), 0)
     try:
         return operation, _submitted(edge_of(request), who, dataset, operation, request.headers.get("idempotency-key"))

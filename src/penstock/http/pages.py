@@ -7,7 +7,8 @@ from fastapi import Request, Response
 
 from penstock.catalog.search import Page
 from penstock.core import odata
-from penstock.http import errors, media
+from penstock.http import media, samples, shapes
+from penstock.http.documents import query
 
 TOP, MOST = 50, 200  # on a page, unless asked for, and at most
 
@@ -31,7 +32,22 @@ def found(
     answer["value"] = [_selected(facts(each), options.select) for each in page.items]
     if page.more and (rest := odata.next_page(pairs, options)):
         answer["@odata.nextLink"] = f"{request.url.path}?{rest}"
-    return Response(errors.as_json(answer), media_type=media.JSON)
+    return media.json(answer)
+
+
+def searching(
+    things: str, condition: str, where: str = "the name holds", word: str = "budgets"
+) -> list[dict[str, Any]]:
+    """The parameters of a search, for the document."""
+    return [
+        query("$filter", f"Only such {things}.", example=condition),
+        query("$orderby", "The order; the newest first unless given.", example="name desc"),
+        query("$top", f"How many at most: {TOP} unless given, never more than {MOST}.", kind=shapes.COUNT, example=10),
+        samples.SKIP,
+        query("$select", "Only these members.", example="id,name"),
+        query("$count", "Also say how many there are.", kind=shapes.FLAG, example=True),
+        query("$search", f"Words that {where}.", example=word),
+    ]
 
 
 def _selected(facts: dict[str, Any], select: Sequence[str] | None) -> dict[str, Any]:

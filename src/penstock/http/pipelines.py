@@ -1,18 +1,17 @@
 """Pipelines over REST: kept, found, changed, and checked while they are written."""
 
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Path, Request, Response
+from fastapi import APIRouter, Path, Request, Response
 
 from penstock.core.pipeline import Stored
 from penstock.errors import NotFound
-from penstock.http import bodies, errors, media, pages, samples, shapes
+from penstock.http import errors, media, pages, samples, shapes, versioned
 from penstock.http.asked import uuid
-from penstock.http.bodies import Who, parsed
-from penstock.http.conditions import expected, has
-from penstock.http.documents import answers, header, query, unchanged
-from penstock.http.documents import sent as sent_as
+from penstock.http.bodies import Body, Who, parsed
+from penstock.http.conditions import expected
+from penstock.http.documents import answers, required, unchanged
 from penstock.http.edge import edge_of
 from penstock.service import pipelines, readiness
 
@@ -32,10 +31,9 @@ DEFINITION = {
     "operations": [APPEND],
 }
 ID = "2f8a7c1e-6d0b-4b6f-8f57-1b9d3e5a7c20"
-_PERSON, _MOMENT = "5f0c2f2e-8d1c-4e57-a2b4-0d6a1b9c7e11", "2026-01-31T10:30:00.000000Z"
 _PIPELINE = {
     "id": ID, **DEFINITION, "version": 1,
-    "created_at": _MOMENT, "created_by": _PERSON, "updated_at": _MOMENT, "updated_by": _PERSON,
+    **samples.STAMPS,
 }  # fmt: skip
 _FAULT = {
     "pointer": "/operations/0",
@@ -43,35 +41,10 @@ _FAULT = {
     "message": "Dataset not found",
     "details": {"dataset_id": "a1b2c3d4-e5f6-7890-abcd-ef1234567890", "operation_order": 0},
 }
-_IF_MATCH = header("if-match", "The version that the change is made for, as its ETag.", example='"1"')
 
-# The document says of an answer what its route says, and not that it might be JSON too.
-router = APIRouter(prefix="/pipelines", tags=["pipelines"], default_response_class=Response)
+router = APIRouter(prefix="/pipelines", tags=["pipelines"])
 
-Body = Annotated[bytes, Depends(bodies.content)]
 Id = Annotated[str, Path(description="The pipeline's id.", examples=[ID])]
-
-
-def _sent(shape: str, example: Any) -> dict[str, Any]:
-    return {"required": True, "content": sent_as(shape, example)}
-
-
-def searching(things: str, condition: str) -> list[dict[str, Any]]:
-    """The parameters of a search, for the document."""
-    return [
-        query("$filter", f"Only such {things}.", example=condition),
-        query("$orderby", "The order; the newest first unless given.", example="name desc"),
-        query(
-            "$top",
-            f"How many at most: {pages.TOP} unless given, never more than {pages.MOST}.",
-            kind=shapes.COUNT,
-            example=10,
-        ),
-        samples.SKIP,
-        query("$select", "Only these members.", example="id,name"),
-        query("$count", "Also say how many there are.", kind=shapes.FLAG, example=True),
-        query("$search", "Words that the name holds.", example="budgets"),
-    ]
 
 
 @router.get(
@@ -84,7 +57,7 @@ def searching(things: str, condition: str) -> list[dict[str, Any]]:
         shapes.of("PipelinePage"),
         errors=[400, 403],
     ),
-    openapi_extra={"parameters": searching("pipelines", "startswith(name, 'Budgets') and version gt 1")},
+    openapi_extra={"parameters": pages.searching("pipelines", "startswith(name, 'Budgets') and version gt 1")},
 )
 def search(request: Request, who: Who) -> Response:
     here = (edge_of(request).workspace, who)
@@ -107,12 +80,11 @@ def search(request: Request, who: Who) -> Response:
         headers=["etag", "location"],
         errors=[400, 403, 409, 413, 415],
     ),
-    openapi_extra={"requestBody": _sent("PipelineSent", DEFINITION)},
+    openapi_extra={"requestBody": required("PipelineSent", DEFINITION)},
 )
 def create(request: Request, who: Who, body: Body) -> Response:
-    media.assert_sent(request.headers.get("content-type"), (media.JSON,))
     stored = pipelines.create(edge_of(request).workspace, who, parsed(body))
-    return _told(stored, 201, {"location": f"/pipelines/{stored.id}"})
+    return versioned.shown(stored, {"location": f"/pipelines/{stored.id}"}, 201)
 
 
 @router.post(
@@ -127,12 +99,11 @@ def create(request: Request, who: Who, body: Body) -> Response:
         shapes.of("PipelineVerdict"),
         errors=[400, 403, 413, 415],
     ),
-    openapi_extra={"requestBody": _sent("PipelineDraft", DEFINITION)},
+    openapi_extra={"requestBody": required("PipelineDraft", DEFINITION)},
 )
 def validate(request: Request, who: Who, body: Body) -> Response:
-    media.assert_sent(request.headers.get("content-type"), (media.JSON,))
     found = readiness.problems(edge_of(request).workspace, who, parsed(body))
-    return _json({"valid": not found, "errors": errors.plain(found)})
+    return media.json({"valid": not found, "errors": errors.plain(found)})
 
 
 @router.get(
@@ -140,13 +111,11 @@ def validate(request: Request, who: Who, body: Body) -> Response:
     summary="Show a pipeline",
     responses=answers(200, "The pipeline.", _PIPELINE, shapes.of("Pipeline"), headers=["etag"], errors=[400, 403, 404])
     | unchanged(),
-    openapi_extra={"parameters": [header("if-none-match", "An ETag that is known.", example='"1"')]},
+    openapi_extra={"parameters": [versioned.IF_NONE_MATCH]},
 )
 def show(request: Request, who: Who, id: Id) -> Response:
     stored = pipelines.show(edge_of(request).workspace, who, pipeline_id(id))
-    if has(request, _etag(stored)):
-        return Response(status_code=304, headers={"etag": _etag(stored)})
-    return _told(stored)
+    return versioned.shown_unless_known(request, stored)
 
 
 @router.put(
@@ -163,14 +132,13 @@ def show(request: Request, who: Who, id: Id) -> Response:
         errors=[400, 403, 404, 409, 412, 413, 415],
     ),
     openapi_extra={
-        "parameters": [_IF_MATCH],
-        "requestBody": _sent("PipelineReplacement", {**DEFINITION, "version": 1}),
+        "parameters": [versioned.IF_MATCH],
+        "requestBody": required("PipelineReplacement", {**DEFINITION, "version": 1}),
     },
 )
 def replace(request: Request, who: Who, id: Id, body: Body) -> Response:
-    media.assert_sent(request.headers.get("content-type"), (media.JSON,))
     here = (edge_of(request).workspace, who, pipeline_id(id))
-    return _told(pipelines.replace(*here, parsed(body), expected(request)))
+    return versioned.shown(pipelines.replace(*here, parsed(body), expected(request)))
 
 
 @router.delete(
@@ -179,7 +147,7 @@ def replace(request: Request, who: Who, id: Id, body: Body) -> Response:
     summary="Delete a pipeline",
     description="What its runs did stays on record.",
     responses=answers(204, "It is gone.", errors=[400, 403, 404, 409, 412]),
-    openapi_extra={"parameters": [_IF_MATCH]},
+    openapi_extra={"parameters": [versioned.IF_MATCH]},
 )
 def delete(request: Request, who: Who, id: Id) -> Response:
     pipelines.remove(edge_of(request).workspace, who, pipeline_id(id), expected(request))
@@ -190,15 +158,3 @@ def pipeline_id(id: str) -> UUID:
     if found := uuid(id):
         return found
     raise NotFound("pipeline_not_found", "there is no such pipeline, or none that you may see", pipeline_id=id[:200])
-
-
-def _told(stored: Stored, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return _json(stored.as_json(), status, {"etag": _etag(stored), **(headers or {})})
-
-
-def _etag(stored: Stored) -> str:
-    return f'"{stored.version}"'
-
-
-def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(errors.as_json(value), status, headers, media.JSON)

@@ -1,25 +1,21 @@
 """Registered queries over REST: made, found, changed, moved through their states."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, Request, Response
+from fastapi import APIRouter, Path, Request, Response
 
 from penstock.core.lifecycle import State
 from penstock.core.query import Query
 from penstock.errors import Invalid
-from penstock.http import bodies, errors, media, pages, shapes
-from penstock.http.asked import number, parameters
+from penstock.http import bodies, media, pages, samples, shapes, versioned
 from penstock.http.bodies import Who, parsed
-from penstock.http.conditions import expected, has
-from penstock.http.documents import answers, header, query, unchanged
-from penstock.http.documents import sent as sent_as
+from penstock.http.conditions import expected
+from penstock.http.documents import answers, required, unchanged
 from penstock.http.edge import edge_of
-from penstock.http.pipelines import searching
 from penstock.service import queries
 
-VERSIONS = 100
-LAST = 2**31 - 1  # no query has as many versions
 SELECTABLE = ("sql", "parameters", "datasets", "state_changed_at")  # members that are shown, and not searched
 
 ID = "9b1d5a3e-0c6f-4f0e-8a77-2f6f1c3b5d90"
@@ -29,24 +25,19 @@ _SENT = {
     "parameters": [{"name": "since", "type": "date", "required": False, "default": "2026-01-01"}],
     "returns_schema_id": "7c0e6f0e-2d3c-4f0a-9d55-0a4f8f1b2c3d",
 }  # fmt: skip
-_PERSON, _MOMENT = "5f0c2f2e-8d1c-4e57-a2b4-0d6a1b9c7e11", "2026-01-31T10:30:00.000000Z"
 _SAID = {**_SENT, "state": "ACTIVE", "datasets": [{"schema_name": "shop", "table_name": "orders"}]}
 _QUERY = {
-    "id": ID, **_SAID, "version": 1, "state_changed_at": _MOMENT,
-    "created_at": _MOMENT, "created_by": _PERSON, "updated_at": _MOMENT, "updated_by": _PERSON,
+    "id": ID, **_SAID, "version": 1, "state_changed_at": samples.MOMENT, **samples.STAMPS,
 }  # fmt: skip
 _REVISION = {
-    "version": 1, "change": "create", "reason": None, "changed_at": _MOMENT, "changed_by": _PERSON, "author": "ada",
-    **_SAID,
+    "version": 1, "change": "create", "reason": None, "changed_at": samples.MOMENT,
+    "changed_by": samples.PERSON, "author": "ada", **_SAID,
 }  # fmt: skip
-_IF_MATCH = header("if-match", "The version that the change is made for, as its ETag.", example='"1"')
 
-# The document says of an answer what its route says, and not that it might be JSON too.
-router = APIRouter(prefix="/queries", tags=["queries"], default_response_class=Response)
+router = APIRouter(prefix="/queries", tags=["queries"])
 
-Body = Annotated[bytes, Depends(bodies.content)]
+Body = bodies.Body
 Id = Annotated[str, Path(description="The query's id, or its name.", examples=[ID])]
-Number = Annotated[str, Path(description="The version.", examples=["1"])]
 
 
 def deprecation(one: Query) -> dict[str, str]:
@@ -64,10 +55,6 @@ def values(sent: Mapping[str, Any]) -> dict[str, Any]:
     raise Invalid("bad_payload", "parameters must be an object of texts, numbers, true, false and null")
 
 
-def _sent(shape: str, example: Any) -> dict[str, Any]:
-    return {"required": True, "content": sent_as(shape, example)}
-
-
 def _shows(description: str, example: Any, errors: list[int]) -> dict[int | str, dict[str, Any]]:
     return answers(200, description, example, shapes.of("Query"), headers=["etag"], errors=errors)
 
@@ -82,7 +69,7 @@ def _shows(description: str, example: Any, errors: list[int]) -> dict[int | str,
         shapes.of("QueryPage"),
         errors=[400, 403],
     ),
-    openapi_extra={"parameters": searching("queries", "state eq 'ACTIVE' and contains(name, 'region')")},
+    openapi_extra={"parameters": pages.searching("queries", "state eq 'ACTIVE' and contains(name, 'region')")},
 )
 def search(request: Request, who: Who) -> Response:
     here = (edge_of(request).workspace, who)
@@ -103,26 +90,23 @@ def search(request: Request, who: Who) -> Response:
         headers=["etag", "location"],
         errors=[400, 403, 404, 409, 413, 415],
     ),
-    openapi_extra={"requestBody": _sent("QuerySent", _SENT)},
+    openapi_extra={"requestBody": required("QuerySent", _SENT)},
 )
 def create(request: Request, who: Who, body: Body) -> Response:
-    media.assert_sent(request.headers.get("content-type"), (media.JSON,))
     edge = edge_of(request)
     made = queries.create(edge.workspace, who, parsed(body), edge.results.inspected(who))
-    return _shown(made, 201, {"location": f"/queries/{made.id}"})
+    return versioned.shown(made, {"location": f"/queries/{made.id}"}, 201)
 
 
 @router.get(
     "/{id}",
     summary="Show a query",
     responses=_shows("The query.", _QUERY, [400, 403, 404]) | unchanged(),
-    openapi_extra={"parameters": [header("if-none-match", "An ETag that is known.", example='"1"')]},
+    openapi_extra={"parameters": [versioned.IF_NONE_MATCH]},
 )
 def show(request: Request, who: Who, id: Id) -> Response:
     one = queries.show(edge_of(request).workspace, who, id)
-    if has(request, _etag(one)):
-        return Response(status_code=304, headers=_headers(one))
-    return _shown(one)
+    return versioned.shown_unless_known(request, one, deprecation(one))
 
 
 @router.put(
@@ -132,12 +116,11 @@ def show(request: Request, who: Who, id: Id) -> Response:
     "as `version` in the body, or in If-Match.",
     responses=_shows("As it is now.", _QUERY | {"version": 2}, [400, 403, 404, 409, 412, 413, 415]),
     openapi_extra={
-        "parameters": [_IF_MATCH],
-        "requestBody": _sent("QueryReplacement", {**_SENT, "version": 1}),
+        "parameters": [versioned.IF_MATCH],
+        "requestBody": required("QueryReplacement", {**_SENT, "version": 1}),
     },
 )
 def replace(request: Request, who: Who, id: Id, body: Body) -> Response:
-    media.assert_sent(request.headers.get("content-type"), (media.JSON,))
     edge = edge_of(request)
     look = edge.results.inspected(who)
     return _shown(queries.replace_with(edge.workspace, who, id, parsed(body), expected(request), look))
@@ -148,7 +131,7 @@ def replace(request: Request, who: Who, id: Id, body: Body) -> Response:
     status_code=204,
     summary="Delete a query",
     responses=answers(204, "It is gone.", errors=[400, 403, 404, 409, 412]),
-    openapi_extra={"parameters": [_IF_MATCH]},
+    openapi_extra={"parameters": [versioned.IF_MATCH]},
 )
 def delete(request: Request, who: Who, id: Id) -> Response:
     queries.remove(edge_of(request).workspace, who, id, expected(request))
@@ -162,37 +145,17 @@ def delete(request: Request, who: Who, id: Id) -> Response:
         "As it is now.", _QUERY | {"state": "DEPRECATED", "version": 2}, [400, 403, 404, 409, 412, 413, 415]
     ),
     openapi_extra={
-        "parameters": [_IF_MATCH],
-        "requestBody": _sent("Transition", {"to": "DEPRECATED", "version": 1, "reason": "nobody reads it"}),
+        "parameters": [versioned.IF_MATCH],
+        "requestBody": required("Transition", {"to": "DEPRECATED", "version": 1, "reason": "nobody reads it"}),
     },
 )
 def move(request: Request, who: Who, id: Id, body: Body) -> Response:
-    media.assert_sent(request.headers.get("content-type"), (media.JSON,))
     return _shown(queries.move(edge_of(request).workspace, who, id, parsed(body), expected(request)))
 
 
-@router.get(
-    "/{id}/versions",
-    summary="List a query's versions",
-    responses=answers(
-        200,
-        "The newest first.",
-        {"value": [_REVISION]},
-        shapes.members({"value": shapes.many(shapes.of("QueryRevision"))}),
-        errors=[400, 403, 404],
-    ),
-    openapi_extra={
-        "parameters": [
-            query("before", "Only versions below this one.", kind=shapes.COUNT, example=10),
-            query("$top", "How many at most.", kind=shapes.COUNT, example=VERSIONS),
-        ]
-    },
-)
+@router.get("/{id}/versions", **versioned.listed("query", "QueryRevision", _REVISION))
 def versions(request: Request, who: Who, id: Id) -> Response:
-    asked = parameters(request)
-    limit, before = number(asked, "$top", VERSIONS), number(asked, "before", LAST)
-    found = queries.versions(edge_of(request).workspace, who, id, before=min(before, LAST), limit=limit)
-    return _json({"value": [each.as_json() for each in found]})
+    return versioned.versions(request, partial(queries.versions, edge_of(request).workspace, who, id))
 
 
 @router.get(
@@ -200,22 +163,10 @@ def versions(request: Request, who: Who, id: Id) -> Response:
     summary="Show a version of a query",
     responses=answers(200, "As it was.", _REVISION, shapes.of("QueryRevision"), errors=[400, 403, 404]),
 )
-def version(request: Request, who: Who, id: Id, version: Number) -> Response:
-    asked = min(number({"version": version}, "version", 0), LAST)
-    return _json(queries.version(edge_of(request).workspace, who, id, asked).as_json())
+def version(request: Request, who: Who, id: Id, version: versioned.Number) -> Response:
+    found = queries.version(edge_of(request).workspace, who, id, versioned.numbered({"version": version}))
+    return media.json(found.as_json())
 
 
-def _shown(one: Query, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return _json(one.as_json(), status, _headers(one) | (headers or {}))
-
-
-def _headers(one: Query) -> dict[str, str]:
-    return {"etag": _etag(one), **deprecation(one)}
-
-
-def _etag(one: Query) -> str:
-    return f'"{one.version}"'
-
-
-def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(errors.as_json(value), status, headers, media.JSON)
+def _shown(one: Query) -> Response:
+    return versioned.shown(one, deprecation(one))

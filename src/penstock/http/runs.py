@@ -44,8 +44,7 @@ _OVER = {
 }  # fmt: skip
 _NOTHING = {"required": False, "content": sent_as("Nothing", {})}
 
-# The document says of an answer what its route says, and not that it might be JSON too.
-router = APIRouter(tags=["runs"], default_response_class=Response)
+router = APIRouter(tags=["runs"])
 
 Nothing = Annotated[None, Depends(bodies.nothing)]
 Id = Annotated[str, Path(description="The run's id.", examples=[_ID])]
@@ -90,7 +89,7 @@ def start(request: Request, who: Who, id: pipelines.Id, _nothing: Nothing) -> Re
         shapes.of("RunPage"),
         errors=[400, 403],
     ),
-    openapi_extra={"parameters": pipelines.searching("runs", f"state eq 'failed' and pipeline_id eq {pipelines.ID}")},
+    openapi_extra={"parameters": pages.searching("runs", f"state eq 'failed' and pipeline_id eq {pipelines.ID}")},
 )
 def search(request: Request, who: Who) -> Response:
     here = (edge_of(request).workspace, who)
@@ -136,7 +135,7 @@ def shown(run: Run, status: int = 200) -> Response:
     headers = {"location": f"/runs/{run.id}"}
     if run.state in UNDER_WAY:
         headers["retry-after"] = str(errors.RETRY_AFTER)
-    return Response(errors.as_json(run.as_json()), status, headers, media.JSON)
+    return media.json(run.as_json(), status, headers)
 
 
 def _run_id(id: str) -> UUID:

@@ -1,4 +1,4 @@
-"""What requests and answers about datasets look like, for the documents."""
+"""What requests and answers look like, for the documents."""
 
 from penstock.http import media, shapes
 from penstock.http.documents import header, query
@@ -9,6 +9,8 @@ KEY = header(
 VERSION = query("version", "That version; the newest unless given.", kind=shapes.COUNT, example=3)
 TOP = query("$top", "How many at most.", kind=shapes.COUNT, example=50)
 SKIP = query("$skip", "How many to leave out first.", kind=shapes.COUNT, example=0)
+PERSON, MOMENT = "5f0c2f2e-8d1c-4e57-a2b4-0d6a1b9c7e11", "2026-01-31T10:30:00.000000Z"
+STAMPS = {"created_at": MOMENT, "created_by": PERSON, "updated_at": MOMENT, "updated_by": PERSON}
 VERSION_FACTS = {
     "version": 1, "operation": "create", "inserted": 3, "updated": 0, "deleted": 0, "rows": 3, "files": 1,
     "bytes": 1204, "at": "2026-01-31T10:30:00+00:00", "author": "ada", "commit_no": 1, "swept": False,
