@@ -12,7 +12,7 @@ IDS = {name: str(uuid4()) for name in ("schema", "query", "pipeline", "run")}
 
 
 def test_every_page_has_its_picture() -> None:
-    pages = {path for file in SOURCES.glob("*.py") for path in re.findall(r'@page\(\s*"([^"]+)"', file.read_text())}
+    pages = {path for file in SOURCES.rglob("*.py") for path in re.findall(r'@page\(\s*"([^"]+)"', file.read_text())}
     taken = {shot.path for shot in shots(IDS)}
     assert len(pages) > 10
     assert [path for path in pages if "{" not in path and path not in taken] == []
