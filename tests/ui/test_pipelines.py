@@ -391,7 +391,7 @@ def test_every_fault_has_its_place_and_datasets_are_at_hand(visit: Visit, rest: 
 def test_changes_that_are_not_saved_are_not_left_by_chance(visit: Visit, rest: httpx.Client) -> None:
     first = pipeline(put(rest, "finance.ledger"), put(rest, "finance.sales"))
     month = keep(rest, first)
-    page = visit(f"/pipelines/{month}", Role.DEVELOPER)
+    page = visit(f"/pipelines/{month}", Role.DEVELOPER, expect=("beforeunload",))
     expect_fine(page)
     asked: list[str] = []
 

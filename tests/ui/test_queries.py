@@ -404,7 +404,7 @@ def test_nobody_overwrites_a_change_unseen(visit: Visit, rest: httpx.Client) -> 
 
 def test_what_is_not_saved_is_not_left_without_a_word(visit: Visit, rest: httpx.Client) -> None:
     _dataset(rest)
-    page = visit("/queries/new")
+    page = visit("/queries/new", expect=("beforeunload",))
     asked: list[str] = []
 
     def leave(dialog: Dialog) -> None:

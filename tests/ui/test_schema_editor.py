@@ -196,7 +196,7 @@ def test_a_designer_creates_a_schema_step_by_step_and_is_told_what_is_wrong_befo
 def test_a_schema_is_edited_and_server_errors_appear_at_their_row(visit: Visit, rest: httpx.Client) -> None:
     made(rest, "Taken")
     entry = made(rest, "Orders", metadata={"owner": "sales"})
-    page = visit(f"/schemas/{entry['id']}/edit", Role.DEVELOPER, width=NARROW, dark=True)
+    page = visit(f"/schemas/{entry['id']}/edit", Role.DEVELOPER, width=NARROW, dark=True, expect=("beforeunload",))
     expect(page.get_by_label("Schema name")).to_have_value("Orders")
     expect(field(page, 2).get_by_role("checkbox", name="Optional")).to_be_checked()
     page.get_by_role("button", name="Add Field").click()

@@ -24,6 +24,7 @@ SECTIONS = {
     "/queries": ("Queries", "manage_search"),
 }
 _TOKEN, _DARK = "token", "dark"
+_PATIENCE = 30.0  # seconds for a browser to answer
 _BUG = "Something went wrong in the page itself. It is in the service's log; try again, or reload."
 _log = logging.getLogger(__name__)
 
@@ -220,6 +221,15 @@ async def answered(dialog: ui.dialog) -> Any:
 def unsaved(is_unsaved: bool) -> None:
     """From now on the browser asks before this page is left, or does so no more."""
     ui.run_javascript(f"window.penstockUnsaved = {'true' if is_unsaved else 'false'}")
+
+
+async def leave(path: str | None = None) -> None:
+    """Go to another page, or load this one anew, whatever is written here: the browser does not ask.
+
+    It must know before it leaves. What is not awaited can come after the way to the other page.
+    """
+    await ui.run_javascript("window.penstockUnsaved = false", timeout=_PATIENCE)
+    ui.navigate.to(path) if path else ui.navigate.reload()
 
 
 _HEAD = """

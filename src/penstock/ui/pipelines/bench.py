@@ -75,11 +75,6 @@ class Bench:
             self._editor.value = text
         self._guard()
 
-    def release(self) -> None:
-        """The page may be left, whatever is written."""
-        self._guarded = False
-        unsaved(False)
-
     async def check(self) -> None:
         """Say what is wrong with what is written, unless more has been written meanwhile."""
         text = self.text

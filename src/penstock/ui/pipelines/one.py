@@ -9,7 +9,7 @@ from nicegui import ui
 from penstock.core.caller import Role
 from penstock.ui import shown
 from penstock.ui.api import Problem, part
-from penstock.ui.frame import Visit, confirmed, empty, heading, once, page, say, subheading
+from penstock.ui.frame import Visit, confirmed, empty, heading, leave, once, page, say, subheading
 from penstock.ui.pipelines import definition, shelf
 from penstock.ui.pipelines.bench import Bench
 from penstock.ui.pipelines.runs import Starter, Table
@@ -36,8 +36,7 @@ async def new(visit: Visit) -> None:
 
     async def save() -> None:
         made = await visit.api.post("/pipelines", await bench.value())
-        bench.release()
-        ui.navigate.to(f"/pipelines/{made['id']}")
+        await leave(f"/pipelines/{made['id']}")
 
     with actions:
         ui.button("Save pipeline", icon="save", on_click=once(save)).props("unelevated no-caps")
@@ -92,8 +91,7 @@ class _One:
         name = self._stored["name"]
         if await confirmed(f"Delete the pipeline {name}? What its runs did stays on record.", "Delete", danger=True):
             await self._visit.api.delete(self._path, if_match=f'"{self._stored["version"]}"')
-            self._bench.release()
-            ui.navigate.to("/pipelines")
+            await leave("/pipelines")
 
     async def _saved(self) -> bool:
         """Save what is written. Not if somebody else was faster, unless the person says so."""

@@ -13,7 +13,7 @@ from penstock.core.query import assert_editable
 from penstock.errors import Unsupported
 from penstock.ui import code_editor
 from penstock.ui.api import Problem, part
-from penstock.ui.frame import Visit, answered, named, once, say, subheading, unsaved
+from penstock.ui.frame import Visit, answered, leave, named, once, say, subheading, unsaved
 from penstock.ui.queries import verdict
 from penstock.ui.queries.workbench import Workbench
 
@@ -111,9 +111,8 @@ class Registration:
                 self._refuse(problem)
             return
         self._button.set_enabled(False)  # a second click may come before the page is left
-        unsaved(False)
         say(f"{kept['name']} is saved as version {kept['version']}.")
-        ui.navigate.to(f"/queries/{part(kept['id'])}")
+        await leave(f"/queries/{part(kept['id'])}")
 
     def _sent(self) -> dict[str, Any]:
         return {
@@ -143,8 +142,7 @@ class Registration:
             case Choice.OVERWRITE:
                 await self.save(theirs["version"])
             case Choice.RELOAD:
-                unsaved(False)
-                ui.navigate.reload()
+                await leave()
 
     def _refuse(self, problem: Problem) -> None:
         """Say all that is wrong, each where it is, and go to the first place on the page."""

@@ -12,7 +12,7 @@ from penstock.core.caller import Role
 from penstock.core.lifecycle import EDITABLE, MEMBERS, State
 from penstock.errors import Unsupported
 from penstock.ui.api import Problem, quoted
-from penstock.ui.frame import Visit, heading, once, page, trouble, unsaved
+from penstock.ui.frame import Visit, heading, leave, once, page, trouble, unsaved
 from penstock.ui.schemas import dialogs
 from penstock.ui.schemas.dialogs import Choice
 from penstock.ui.schemas.fields import Form, Row, complaints, form, placed
@@ -161,8 +161,7 @@ class Editor:
         choice = await dialogs.conflict(self._entry, self._sheet.form.as_json(), now, newest["value"][0])
         match choice:
             case Choice.RELOAD:
-                unsaved(False)
-                ui.navigate.reload()
+                await leave()
             case Choice.OVERWRITE:
                 self._entry = now
                 await self._send()
