@@ -15,7 +15,7 @@ setup: $(READY)    ## the virtual environment with the locked dependencies
 
 demo: $(READY)     ## the main job, end to end, in a new demo-workspace
 	@rm -rf demo-workspace
-	@$(BIN)/penstock demo --keep demo-workspace
+	@$(BIN)/penstock demo --keep demo-workspace --serve-with 'make serve'
 
 serve: $(READY) demo-workspace  ## the service and its page, on the demo's workspace
 	@$(BIN)/penstock serve --dev --workspace demo-workspace/lake
@@ -61,10 +61,10 @@ lock:              ## choose versions anew (needs uv)
 	$(LOCK) --all-extras --group bench -c requirements.lock pyproject.toml -o bench/requirements.lock
 
 clean:             ## forget the environment and the demo
-	rm -rf $(VENV) demo-workspace .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) demo-workspace .demo-workspace-* .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 demo-workspace:
-	@$(BIN)/penstock demo --keep $@
+	@$(BIN)/penstock demo --keep $@ --serve-with 'make serve'
 
 $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Penstock needs Python 3.11 or newer; name one with make PYTHON=…")'

@@ -7,7 +7,6 @@ import pty
 import resource
 import shlex
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -177,31 +176,6 @@ def test_a_token_is_all_that_is_printed(shell: Shell, monkeypatch: pytest.Monkey
     assert shell(*words).out.count(b".") == 2
     assert shell(*words, "--json").json["token"].count(".") == 2
     assert "king" in shell("token", "--user", "ada", "--role", "king", code=1).err
-
-
-@pytest.mark.usefixtures("spark")
-def test_the_demo_tells_its_story_and_leaves_nothing(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["penstock.cli.demo"], "ROWS", 2_000)
-    monkeypatch.setenv("PENSTOCK_DATABASE_URL", "postgresql://nobody@nowhere.invalid/not-for-a-demo")
-    monkeypatch.setenv("TMPDIR", str(shell.folder))
-    monkeypatch.setattr("tempfile.tempdir", None)
-    before = sorted(shell.folder.iterdir())
-    told = shell("demo", "--json")
-    names = ("accruals", "actuals", "budgets", "report", "revisions")
-    assert [d["name"] for d in told.json["datasets"]] == [f"finance.{name}" for name in names]
-    assert [r["operation"] for r in told.json["results"]] == ["append", "append", "append", "merge"]
-    assert told.json["results"][2]["result"]["aggregated"]
-    assert told.json["caught"]["reason"] == "schema_mismatch"
-    assert sorted(shell.folder.iterdir()) == before
-    monkeypatch.delenv("PENSTOCK_DATABASE_URL")
-    answer = shell("demo", "--keep", "kept")
-    assert b"Conflict:" in answer.out
-    assert b"% used" in answer.out
-    assert b"keeps its promise again: 5 rows of finance.report version 4" in answer.out
-    assert len(shell("dataset", "list", "-w", "kept/lake", "--json").json) == len(names)
-    assert b"PENSTOCK_WORKSPACE=kept/lake" in answer.out
-    assert "can run" in shell("validate", "kept/pipeline.json", "-w", "kept/lake").err
-    assert "is there already" in shell("demo", "--keep", "kept", code=2).err
 
 
 @pytest.mark.parametrize(

@@ -251,8 +251,8 @@ def test_a_run_is_remembered(shell: Shell, ids: dict[str, str]) -> None:
     said = shell("run", file, "--key", "monday")
     lines = [re.sub(r"\d+ s$", "… s", line) for line in said.err.splitlines()]
     assert lines == [
-        "operation 1/2 append · 2 rows · … s",
-        "operation 2/2 append · 1 row · … s",
+        "operation 1/2 append · 2 rows written · … s",
+        "operation 2/2 append · 1 row written · … s",
         "demo.narrow is at version 2, with 4 rows",
     ]
     with shell.untouched():
@@ -286,10 +286,11 @@ def test_a_run_is_remembered(shell: Shell, ids: dict[str, str]) -> None:
 
 
 SHOWN = [
-    (Progress(1, 4, 7, "append", "write", 2, 1, 8, 3, 12_000), "operation 2/4 append · write · stages 1/2 · tasks 3/8 · 12,000 rows · 3 s"),
+    (Progress(1, 4, 7, "append", "write", 2, 1, 8, 3, 12_000), "operation 2/4 append · write · stages 1/2 · tasks 3/8 · 12,000 rows written · 3 s"),
     (Progress(0, 1, 0, "merge", "match", 1, 0, 1), "operation 1/1 merge · match · stages 0/1 · tasks 0/1 · 3 s"),
     (Progress(0, 1, 0, "merge"), "operation 1/1 merge · starting · 3 s"),
-    (Progress(0, 1, 0, "append", "write", rows=1), "operation 1/1 append · write · 1 row · 3 s"),
+    (Progress(0, 1, 0, "merge", "write", rows=9), "operation 1/1 merge · write · 9 rows in files written anew · 3 s"),
+    (Progress(0, 1, 0, "append", "write", rows=1), "operation 1/1 append · write · 1 row written · 3 s"),
 ]  # fmt: skip
 
 
@@ -340,8 +341,8 @@ def test_a_run_in_a_process_of_its_own_says_only_what_it_should(shell: Shell, id
     out, err = process.communicate(timeout=300)
     assert (process.returncode, [each["result"]["rows_appended"] for each in documents(out)]) == (0, [2, 1])
     first, second, last = err.decode().splitlines()
-    assert first.startswith("operation 1/2 append · 2 rows · ")
-    assert second.startswith("operation 2/2 append · 1 row · ")
+    assert first.startswith("operation 1/2 append · 2 rows written · ")
+    assert second.startswith("operation 2/2 append · 1 row written · ")
     assert last == "demo.narrow is at version 2, with 4 rows"
     assert sorted(shell.folder.iterdir()) == before
 

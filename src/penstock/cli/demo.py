@@ -3,19 +3,21 @@
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import click
 
-from penstock.cli import bookings
+from penstock.cli import bookings, hints
 from penstock.cli.frame import Command, Frame, aligned, shared
 from penstock.cli.pipeline import watched
 
 if TYPE_CHECKING:
+    from penstock.core.run import Run
     from penstock.flight.client import FlightClient
     from penstock.lake import Answer, Dataset, Lake, Query
 
@@ -33,12 +35,14 @@ _PROMISE = [
     {"name": "used", "type": "number", "description": "percent"},
 ]
 _LATE = {"scenario": "actual", "month": "2026-12", "amount": 950.0}
+_LARGE = 1_250_000.0  # of a booking that is seen in the figures of a year
 
 
 @click.command(cls=Command)
 @click.option("--keep", type=click.Path(path_type=Path), help="Leave the workspace in this new folder.")
+@click.option("--serve-with", hidden=True, help="What serves the kept workspace, where that is not `penstock serve`.")
 @shared("penstock demo --keep demo-workspace")
-def demo(frame: Frame, keep: Path | None) -> None:
+def demo(frame: Frame, keep: Path | None, serve_with: str | None) -> None:
     """Tell the whole story: datasets, a pipeline on Spark, a transaction over Flight, a query that is caught, the past.
 
     It all happens in a workspace that is gone afterwards.
@@ -51,21 +55,31 @@ def demo(frame: Frame, keep: Path | None) -> None:
     say = partial(click.echo, err=frame.json)  # in JSON the story is no data
     _step(say, "Start Spark")
     say(f"Spark {session().version}, on this machine")  # without Java there is no story to tell
-    folder = keep or Path(tempfile.mkdtemp(prefix="penstock-demo-"))
-    try:
+    with _folder(keep) as folder:
         told = _story(frame, folder / "lake", say)
-    finally:
-        if keep is None:
-            shutil.rmtree(folder, ignore_errors=True)
     _step(say, "What to do next")
     if keep is not None:
-        say(f"look around:   penstock serve --dev -w {folder / 'lake'}    and open http://127.0.0.1:8080/ui")
-        say(f"or here:       PENSTOCK_WORKSPACE={folder / 'lake'} penstock dataset list")
-        say(f"run it again:  penstock run {folder / 'pipeline.json'} -w {folder / 'lake'}")
+        _lead_on(keep, serve_with, say)
     else:
-        say("keep it and look around:  penstock demo --keep demo-workspace")
+        say(f"keep it and look around:  {hints.command('demo', '--keep', 'demo-workspace')}")
     if frame.json:
-        frame.print_json({"workspace": str(folder / "lake") if keep else None, **told})
+        frame.print_json({"workspace": str(keep / "lake") if keep else None, **told})
+
+
+@contextmanager
+def _folder(keep: Path | None) -> Iterator[Path]:
+    """A folder that is gone afterwards; or that has its name only when the story was told to its end."""
+    if keep is None:
+        with tempfile.TemporaryDirectory(prefix="penstock-demo-", ignore_cleanup_errors=True) as folder:
+            yield Path(folder)
+        return
+    making = keep.with_name(f".{keep.name}-{uuid4().hex[:8]}")
+    making.mkdir(parents=True)
+    try:
+        yield making
+        making.rename(keep)
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
 
 
 def _story(frame: Frame, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
@@ -98,8 +112,7 @@ def _story(frame: Frame, folder: Path, say: Callable[[str], None]) -> dict[str, 
         with watched(frame) as watch:
             run = lake.pipeline(definition).run(progress=watch.hear_and_draw)
             watch.finish()
-        for result in run.results:
-            say(json.dumps(result))
+        say(_done(run, [sources["accruals"], sources["budgets"], actuals, sources["revisions"]]))
         say(f"finance.report is at version {run.version}")
 
         _step(say, "Register a query, and promise what its rows look like: every answer is checked")
@@ -115,18 +128,38 @@ def _story(frame: Frame, folder: Path, say: Callable[[str], None]) -> dict[str, 
         except penstock.Conflict as refusal:
             say(f"Conflict: {refusal}")
 
-        _step(say, "The history of finance.report, and its past")
+        _step(say, "The history of finance.report, and the same query at two of its versions")
         rows = [
-            [str(v.number), v.operation, *(f"{n:,}" for n in (v.counts.inserted, v.counts.deleted, v.rows)), v.author]
+            [
+                str(v.number),
+                v.operation,
+                *(f"{n:,}" for n in (v.counts.inserted, v.counts.updated, v.counts.deleted, v.rows)),
+                v.author,
+            ]
             for v in report.history()
         ]
-        say(aligned(rows, ["version", "operation", "inserted", "deleted", "rows", "by"]))
-        wanted = "id <= 3"
-        first, now = report.at(version=1), actuals.now()
-        say(f"version 1 has {first.num_rows:,} rows, as it had before the pipeline")
-        say(f"finance.actuals, {wanted}: {len(now.files(wanted))} of {len(now.files())} files are opened")
+        say(aligned(rows, ["version", "operation", "inserted", "updated", "deleted", "rows", "by"]))
+        assert run.version is not None
+        past = [query.at({"finance.report": version}) for version in (run.version, report.version)]
+        say("")
+        say(_compared(*(then.run({"$filter": "account_group eq 'travel'"}) for then in past)))
+        wanted, now = "id <= 3", actuals.now()
+        say(f"\nfinance.actuals, {wanted}: {len(now.files(wanted))} of {len(now.files())} files are opened")
         datasets = [at.snapshot.facts() for at in lake.datasets()]
         return {"datasets": datasets, "results": list(run.results), "caught": caught}
+
+
+def _done(run: "Run", sources: "Sequence[Dataset]") -> str:
+    """What each operation answered, as a table."""
+    counts = {"rows_appended": "appended", **{name: name for name in ("inserted", "updated", "deleted")}}
+    lines = []
+    for each, source in zip(run.results, sources, strict=True):
+        result: Mapping[str, Any] = each["result"]
+        how = [name for name in ("filtered", "aggregated") if result.get(name)]
+        told = [f"{result[name]:,}" if name in result else "" for name in counts]
+        after = f"{result['working_dataset_rows_after']:,}"
+        lines.append([" ".join([each["operation"], *how]), source.name, *told, after])
+    return aligned(lines, ["operation", "of", *counts.values(), "rows after it"])
 
 
 def _edited(client: "FlightClient", query: "Query", say: Callable[[str], None]) -> dict[str, Any]:
@@ -136,7 +169,8 @@ def _edited(client: "FlightClient", query: "Query", say: Callable[[str], None]) 
     table, before = "finance.report", query.run().versions
     empty: dict[str, Any] = dict.fromkeys(["budget_type", "bookings"])
     _step(say, "A client adds rows over Arrow Flight, in a transaction; one of them belongs to no group")
-    rows = [_LATE | empty | {"account_group": group, "account": f"{group}-99"} for group in ("travel", None)]
+    amount = {"amount": _LARGE}
+    rows = [_LATE | amount | empty | {"account_group": group, "account": f"{group}-99"} for group in ("travel", None)]
     with client.transaction() as tx:
         say(f"inserted {tx.insert(table, rows).affected_rows} rows; others see them when it is committed")
     _step(say, "The same query is caught breaking its promise; nobody gets a wrong row")
@@ -144,8 +178,8 @@ def _edited(client: "FlightClient", query: "Query", say: Callable[[str], None]) 
         query.run()
     except Unsupported as refusal:
         caught = refusal.facts()
-        say(f"{caught['reason'].upper()}: {caught['message']}")
-    say(f"but {before} is still there to be asked:")
+        say(_broken(caught))
+    say("but what it answered of the version before is still there to be asked for:")
     say(_compared(query.at(before).run({"$orderby": "account_group", "$top": 2})))
     _step(say, "The client takes the row away again, by its row id")
     with client.transaction() as tx:
@@ -171,6 +205,35 @@ def _served(lake: "Lake") -> Iterator["FlightClient"]:
         service.stop()
 
 
+def _broken(caught: Mapping[str, Any]) -> str:
+    """How an answer breaks its promise: where, and what was promised."""
+    from penstock.lake import counted
+
+    errors = caught["errors"]
+    rows = counted(len({each["row"] for each in errors}), "row")
+    lines = [[each["field"], each["expected"], each["actual"]] for each in errors]
+    return (
+        f"{caught['reason'].upper()}: {caught['error_count']} values in {rows} are not what was promised\n"
+        + aligned(lines, ["field", "promised", "found"])
+    )
+
+
+def _lead_on(kept: Path, serve_with: str | None, say: Callable[[str], None]) -> None:
+    """What can be done with what is left, in words that can be pasted."""
+    from importlib.util import find_spec
+
+    lake, pages = kept / "lake", find_spec("nicegui") is not None
+    serve = serve_with or hints.command("serve", "--dev", "-w", lake)
+    say(f"look around:   {serve}    and open http://127.0.0.1:8080/{'ui' if pages else 'docs'}")
+    if not pages:
+        say("with a page:   pip install 'penstock[ui]'")
+    say(f"or here:       {hints.command('dataset', 'history', 'finance.report', '-w', lake)}")
+    say(f"make it anew:  {hints.command('run', kept / 'pipeline.json', '-w', lake)}")
+    docs = Path(__file__).parents[3] / "docs"
+    read = [str(hints.near(docs / page)) for page in ("way.md", "pipelines.md", "flight.md") if (docs / page).exists()]
+    say(f"read on:       {', '.join(read) or hints.command('--help')}")
+
+
 def _step(say: Callable[[str], None], title: str) -> None:
     say(click.style(f"\n── {title}", bold=True))
 
@@ -192,12 +255,20 @@ def _pipeline(report: "Dataset", actuals: "Dataset", sources: "dict[str, Dataset
         operation("append", actuals, aggregation=sums),
         operation("merge", sources["revisions"], key_columns=_KEY, strategy="upsert"),
     ]
-    return {"name": "budget versus actuals", "working": {"dataset_id": str(report.id)}, "operations": operations}
+    # It begins with the empty report each time, and replaces what is there: run again, it comes to the same.
+    return {
+        "name": "budget versus actuals",
+        "working": {"dataset_id": str(report.id), "dataset_version": 1},
+        "output": {"schema_name": "finance", "table_name": "report"},
+        "operations": operations,
+    }
 
 
-def _compared(answer: "Answer") -> str:
+def _compared(*answers: "Answer") -> str:
     lines: Sequence[Sequence[str]] = [
-        [row["account_group"], f"{row['budget']:,.0f}", f"{row['actual']:,.0f}", f"{row['used']:,.1f}"]
+        [version, row["account_group"], f"{row['budget']:,.0f}", f"{row['actual']:,.0f}", f"{row['used']:,.1f}"]
+        for answer in answers
+        for version in map(str, answer.versions.values())
         for row in answer.rows
     ]
-    return aligned(lines, ["group", "budget", "actual", "% used"])
+    return aligned(lines, ["version", "group", "budget", "actual", "% used"])

@@ -283,7 +283,9 @@ def shown(progress: "Progress", seconds: float) -> str:
 def _line(progress: "Progress", how: Sequence[str], seconds: float) -> str:
     from penstock.lake import counted
 
-    rows = [counted(progress.rows, "row")] if progress.rows else []
+    # A merge writes the files anew in which it changes a row: most of their rows stay as they were.
+    what = "in files written anew" if progress.type == "merge" else "written"
+    rows = [f"{counted(progress.rows, 'row')} {what}"] if progress.rows else []
     which = f"operation {progress.operation + 1}/{progress.operations} {progress.type}"
     return " · ".join([which, *how, *rows, f"{seconds:,.0f} s"])
 
