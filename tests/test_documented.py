@@ -35,8 +35,8 @@ FOR_TESTS = {"PENSTOCK_SOAK"}
 PASSED_ON = {
     "core/contract/promise": {"worst.code"},  # docs.CARRIERS
     "core/operations": {"f'{operation.type}_{number}'", "reason"},  # the page's table of operations
-    "core/query": {"reason"},  # docs.CARRIERS
-    "core/registry": {"self._first.reason", "f'{member}_is_fixed'"},  # raised before; docs.ALSO
+    "core/reading": {"reason"},  # docs.CARRIERS
+    "core/registry": {"first.reason", "f'{member}_is_fixed'"},  # raised before; docs.ALSO
     "http/operations": {"reason"},  # the page's table of operations
     "service/readiness": {"refusal.reason"},
     "service/sandbox/conversation": {"reason"},  # in the child, by the same words

@@ -28,7 +28,8 @@ NOTE = "<!-- Written by `make docs`; do not edit. -->\n\n"
 # What takes a reason to the place where it is raised: which of its arguments is the reason, and which the sentence.
 CARRIERS = {
     "core/contract/promise": {"_Problem": (0, 2)},
-    "core/query": {"_error": (1, 2), "_refuse": (0, 0)},
+    "core/parameters": {"refuse": (0, 2)},
+    "core/query": {"error": (1, 2), "refuse": (0, 0)},
 }
 
 

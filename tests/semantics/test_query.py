@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from penstock.core import gts
 from penstock.core.contract import FieldType
-from penstock.core.lifecycle import TRANSITIONS, State
+from penstock.core.kept import changed
+from penstock.core.lifecycle import TRANSITIONS, State, transition
 from penstock.core.parameters import Parameter, values
 from penstock.core.query import (
     Draft,
@@ -21,11 +22,9 @@ from penstock.core.query import (
     Reference,
     assert_editable,
     assert_runnable,
-    changed,
     check_placeholders,
     drafted,
     revised,
-    transition,
 )
 from penstock.errors import Invalid, Unsupported
 
@@ -331,21 +330,21 @@ def test_each_state_says_what_may_still_change(state: State, members: set[str], 
 
 def test_what_changed_is_told_by_member() -> None:
     before = query().draft
-    assert changed(before, before) == set()
+    assert changed(before, before, MEMBERS) == set()
     after = drafted(
         payload(name="x", description="d", sql="SELECT 1", parameters=[], returns_schema_id=str(UUID(int=0)))
     )
-    assert changed(before, after) == MEMBERS
+    assert changed(before, after, MEMBERS) == MEMBERS
 
 
 @pytest.mark.parametrize("current", State)
 @pytest.mark.parametrize("to", State)
 def test_a_query_moves_along_the_paths_of_schemas(current: State, to: State) -> None:
     if found := TRANSITIONS.get((current, to)):
-        assert transition(current, to) is found
+        assert transition(current, to, "query") is found
         return
     with pytest.raises(Unsupported, match="query") as refusal:
-        transition(current, to)
+        transition(current, to, "query")
     assert refusal.value.reason == "illegal_transition"
     assert refusal.value.context["possible"] == [str(end) for start, end in TRANSITIONS if start is current]
 

@@ -248,10 +248,10 @@ def _revision(row: Row[Any]) -> Revision:
     return Revision(
         row.version,
         _draft(row),
-        _datasets(row),
         row.change,
         row.reason,
         row.changed_at,
         row.changed_by,
         row.author,
+        _datasets(row),
     )

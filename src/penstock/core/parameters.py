@@ -9,11 +9,11 @@ from typing import Any
 
 from penstock.core.contract import FieldType, good
 from penstock.core.names import unstorable
+from penstock.core.reading import error, refuse, shown
 from penstock.errors import Invalid
 
 MAX_TEXT = 100_000  # characters of a value
 MAX_DIGITS = 38  # of a number, before and after the point: what a decimal can hold
-MAX_ERRORS = 100  # that are told
 
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]{1,9})?")
 _WANTED = {
@@ -42,7 +42,7 @@ def values(parameters: Sequence[Parameter], given: Mapping[str, Any]) -> dict[st
     known = [parameter.name for parameter in parameters]
     there = f"there are {', '.join(known)}" if known else "the query has none"
     errors = [
-        _error(_shown(name), "unknown_parameter", f"there is no parameter '{_shown(name)}'; {there}")
+        error(f"/{shown(name)}", "unknown_parameter", f"there is no parameter '{shown(name)}'; {there}")
         for name in given
         if name not in known
     ]
@@ -52,16 +52,14 @@ def values(parameters: Sequence[Parameter], given: Mapping[str, Any]) -> dict[st
         value = parameter.default if value is None else value
         if value is None and parameter.required:
             problem = f"parameter {parameter.name} is required: {_WANTED[parameter.type]}"
-            errors.append(_error(parameter.name, "missing_parameter", problem))
+            errors.append(error(f"/{parameter.name}", "missing_parameter", problem))
         elif value is not None:
             try:
                 found[parameter.name] = _read(parameter.type, value)
             except Invalid as refusal:
                 problem = f"parameter {parameter.name}: {refusal.message}"
-                errors.append(_error(parameter.name, refusal.reason, problem))
-    if errors:
-        more = f" ({len(errors) - 1} more in errors)" if len(errors) > 1 else ""
-        raise Invalid("bad_parameters", errors[0]["message"] + more, errors=errors[:MAX_ERRORS])
+                errors.append(error(f"/{parameter.name}", refusal.reason, problem))
+    refuse("bad_parameters", errors, "{message}")
     return found
 
 
@@ -123,12 +121,3 @@ def _instant(value: datetime) -> datetime | None:
         return value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
     except OverflowError:  # before the year 1 or after 9999, in UTC
         return None
-
-
-def _error(name: str, code: str, message: str) -> dict[str, Any]:
-    return {"pointer": f"/{name}", "message": message, "code": code}
-
-
-def _shown(name: str) -> str:
-    """A name from outside, safe to print: escaped and cut."""
-    return ascii(name[:128])[1:-1]

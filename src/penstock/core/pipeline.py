@@ -10,9 +10,9 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from penstock.core.kept import stamps
 from penstock.core.names import DatasetName
 from penstock.core.operations import Members, Operation, Ref, envelope, examined
-from penstock.core.registry import moment
 from penstock.errors import Invalid
 
 MAX_NAME = 255
@@ -61,10 +61,7 @@ class Stored:
             "id": str(self.id),
             **self.pipeline.as_json(),
             "version": self.version,
-            "created_at": moment(self.created_at),
-            "created_by": str(self.created_by),
-            "updated_at": moment(self.updated_at),
-            "updated_by": str(self.updated_by),
+            **stamps(self.created_at, self.created_by, self.updated_at, self.updated_by),
         }
 
 

@@ -1,17 +1,19 @@
 """A registered query: one SELECT with named parameters, and the schema that its result promises to fit."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from penstock.core import gts
+from penstock.core import gts, kept, lifecycle, reading
 from penstock.core.contract import FieldType
-from penstock.core.lifecycle import TRANSITIONS, State, Transition
-from penstock.core.parameters import MAX_ERRORS, Parameter, default
-from penstock.core.registry import MAX_NAME, moment, text
+from penstock.core.kept import moment, stamps
+from penstock.core.lifecycle import State, editable, first_state
+from penstock.core.parameters import Parameter, default
+from penstock.core.reading import Reading, error, refuse, shown, text
+from penstock.core.registry import MAX_NAME
 from penstock.errors import Invalid, Unsupported
 
 MAX_SQL = 100_000  # characters
@@ -19,17 +21,11 @@ MAX_PARAMETERS = 100
 RESERVED = ("format", "versions")  # what a run is asked besides its parameters
 OURS = "_odata_"  # how the parameters begin that are put around a query
 
-_MAX_TEXT = 100_000
-_MEMBERS = ("name", "description", "sql", "parameters", "returns_schema_id")
+MEMBERS = ("name", "description", "sql", "parameters", "returns_schema_id")  # what a change may be about
+_EDITABLE = editable(MEMBERS, ("description",))
 _MANAGED = (
     "id", "datasets", "version", "state_changed_at", "created_at", "created_by", "updated_at", "updated_by",
 )  # fmt: skip
-_EDITABLE = {
-    State.DRAFT: frozenset(_MEMBERS),
-    State.ACTIVE: frozenset(_MEMBERS),
-    State.DEPRECATED: frozenset({"description"}),
-    State.ARCHIVED: frozenset[str](),
-}
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _SEPARATOR = re.compile(r"[/?#]")
 _TYPES = {str(kind): kind for kind in FieldType}
@@ -93,54 +89,30 @@ class Query:
             "datasets": [each.as_json() for each in self.datasets],
             "version": self.version,
             "state_changed_at": moment(self.state_changed_at),
-            "created_at": moment(self.created_at),
-            "created_by": str(self.created_by),
-            "updated_at": moment(self.updated_at),
-            "updated_by": str(self.updated_by),
+            **stamps(self.created_at, self.created_by, self.updated_at, self.updated_by),
         }
 
 
 @dataclass(frozen=True, slots=True)
-class Revision:
+class Revision(kept.Revision[Draft]):
     """A query as one of its versions was, and how it came to be."""
 
-    version: int
-    draft: Draft
     datasets: tuple[Reference, ...]
-    change: str  # create, update, or the verb of a transition
-    reason: str | None
-    changed_at: datetime
-    changed_by: UUID
-    author: str
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "version": self.version,
-            "change": self.change,
-            "reason": self.reason,
-            "changed_at": moment(self.changed_at),
-            "changed_by": str(self.changed_by),
-            "author": self.author,
-            **self.draft.as_json(),
-            "datasets": [each.as_json() for each in self.datasets],
-        }
+        return {**kept.Revision.as_json(self), "datasets": [each.as_json() for each in self.datasets]}
 
 
 # -- reading a query ---------------------------------------------------------------------------------------------------
 
 
 def entity(payload: Any) -> dict[str, Any]:
-    """The query that a payload holds, flat or as its member `entity`."""
-    if isinstance(payload, dict) and set(payload) == {"entity"}:
-        payload = payload["entity"]
-    if not isinstance(payload, dict):
-        raise Invalid("bad_payload", "the body must be a JSON object: a query with name, sql and returns_schema_id")
-    return payload
+    return reading.entity(payload, "a query with name, sql and returns_schema_id")
 
 
 def drafted(payload: Any) -> Draft:
     """A new query as it was sent. Everything that is wrong with it is told at once."""
-    return _draft(payload, _first_state)
+    return _draft(payload, lambda value: first_state(value, "query"))
 
 
 def revised(query: Query, payload: Any) -> Draft:
@@ -161,59 +133,29 @@ def check_placeholders(draft: Draft, names: Iterable[str]) -> None:
     used = {name.lower(): name for name in names}
     declared = {parameter.name.lower() for parameter in draft.parameters}
     errors = [
-        _error("/sql", "undeclared_parameter", f"the SQL uses ${_shown(name)}, which parameters do not declare")
+        error("/sql", "undeclared_parameter", f"the SQL uses ${shown(name)}, which parameters do not declare")
         for key, name in used.items()
         if key not in declared
     ] + [
-        _error(f"/parameters/{place}/name", "unused_parameter", f"the SQL does not use ${parameter.name}")
+        error(f"/parameters/{place}/name", "unused_parameter", f"the SQL does not use ${parameter.name}")
         for place, parameter in enumerate(draft.parameters)
         if parameter.name.lower() not in used
     ]
-    _refuse("bad_placeholders", errors)
+    refuse("bad_placeholders", errors)
 
 
 def _draft(payload: Any, state: Callable[[Any], State]) -> Draft:
-    told = _Reading(entity(payload), (*_MEMBERS, "state"), also=_MANAGED)
+    told = Reading(entity(payload), (*MEMBERS, "state"), also=_MANAGED)
     draft = Draft(
         name=told.take("name", _name, required=True),
-        description=told.take("description", lambda value: text(value, "description", _MAX_TEXT)),
+        description=told.take("description", reading.description),
         sql=told.take("sql", _sql, required=True),
         parameters=told.take("parameters", _parameters) or (),
         returns_schema_id=told.take("returns_schema_id", _schema, required=True),
         state=told.take("state", state) or State.ACTIVE,
     )
-    _refuse("bad_query", told.errors)
+    refuse("bad_query", told.errors)
     return draft
-
-
-class _Reading:
-    """Reads the members of an object and keeps every complaint; what cannot be read is None."""
-
-    def __init__(
-        self, given: Mapping[str, Any], known: Sequence[str], pointer: str = "", *, also: Sequence[str] = ()
-    ) -> None:
-        self._given, self._pointer = given, pointer
-        self.errors: list[dict[str, Any]] = []
-        for member in given:
-            if member not in known and member not in also:
-                self.complain(
-                    _shown(member), Invalid("unknown_member", f"there is no such member; there are {', '.join(known)}")
-                )
-
-    def take(self, member: str, read: Callable[[Any], Any], *, required: bool = False) -> Any:
-        if (value := self._given.get(member)) is None:
-            if required:
-                self.complain(member, Invalid("missing_member", f"{member} is required"))
-            return None
-        try:
-            return read(value)
-        except Invalid as refusal:
-            self.complain(member, refusal)
-            return None
-
-    def complain(self, member: str, refusal: Invalid) -> None:
-        one = _error(f"{self._pointer}/{member}", refusal.reason, refusal.message)
-        self.errors += refusal.context.get("errors", [one])
 
 
 def _name(value: Any) -> str:
@@ -238,12 +180,6 @@ def _schema(value: Any) -> UUID:
     return schema
 
 
-def _first_state(value: Any) -> State:
-    if value not in (State.ACTIVE.value, State.DRAFT.value):
-        raise Invalid("bad_state", "a new query is ACTIVE or DRAFT; later states are reached by transitions")
-    return State(value)
-
-
 def _parameters(value: Any) -> tuple[Parameter, ...]:
     if not isinstance(value, list):
         raise Invalid("bad_parameter", "parameters must be a list of objects with name and type")
@@ -253,16 +189,16 @@ def _parameters(value: Any) -> tuple[Parameter, ...]:
     for place, item in enumerate(value):
         pointer = f"/parameters/{place}"
         if not isinstance(item, dict):
-            errors.append(_error(pointer, "bad_parameter", "a parameter must be an object with name and type"))
+            errors.append(error(pointer, "bad_parameter", "a parameter must be an object with name and type"))
             continue
-        told = _Reading(item, ("name", "type", "required", "default"), pointer)
+        told = Reading(item, ("name", "type", "required", "default"), pointer=pointer)
         found.append(_parameter(told, taken))
         errors += told.errors
-    _refuse("bad_parameter", errors)
+    refuse("bad_parameter", errors)
     return tuple(found)
 
 
-def _parameter(told: _Reading, taken: set[str]) -> Parameter:
+def _parameter(told: Reading, taken: set[str]) -> Parameter:
     def free(value: Any) -> str:
         if not isinstance(value, str) or not _WORD.fullmatch(value):
             rule = "use 1 to 128 letters, digits and _, and start with a letter or _"
@@ -294,55 +230,11 @@ def _flag(value: Any) -> bool:
     return value
 
 
-# -- its life ----------------------------------------------------------------------------------------------------------
-
-
-def changed(before: Draft, after: Draft) -> set[str]:
-    """The members in which they differ."""
-    return {member for member in _MEMBERS if getattr(before, member) != getattr(after, member)}
-
-
-def assert_editable(state: State, members: Set[str]) -> None:
-    """Refuse a change of members that are settled in this state; an archived query takes no write at all."""
-    editable = _EDITABLE[state]
-    refused = sorted(members - editable)
-    if refused or not editable:
-        left = f"only {' and '.join(sorted(editable))} can change" if editable else "nothing can change"
-        raise Unsupported(
-            "read_only_state", f"the query is {state}: {left} in this state", state=str(state), members=refused
-        )
+def assert_editable(state: State, changed: Set[str]) -> None:
+    lifecycle.assert_editable(state, changed, _EDITABLE, "query")
 
 
 def assert_runnable(query: Query) -> None:
     if query.state is State.ARCHIVED:
         told = f"the query {query.draft.name!r} is ARCHIVED and cannot be run; an admin may restore it"
         raise Unsupported("query_archived", told, query_id=str(query.id))
-
-
-def transition(current: State, to: State) -> Transition:
-    """The same paths, and the same roles, as for schemas."""
-    if found := TRANSITIONS.get((current, to)):
-        return found
-    possible = [str(end) for start, end in TRANSITIONS if start is current]
-    raise Unsupported(
-        "illegal_transition",
-        f"a query that is {current} cannot become {to}; it can become {' or '.join(possible)}",
-        current=str(current),
-        to=str(to),
-        possible=possible,
-    )
-
-
-def _error(pointer: str, code: str, message: str) -> dict[str, Any]:
-    return {"pointer": pointer, "message": message, "code": code}
-
-
-def _refuse(reason: str, errors: list[dict[str, Any]]) -> None:
-    if errors:
-        more = f" ({len(errors) - 1} more in errors)" if len(errors) > 1 else ""
-        raise Invalid(reason, f"{errors[0]['pointer']}: {errors[0]['message']}{more}", errors=errors[:MAX_ERRORS])
-
-
-def _shown(name: str) -> str:
-    """A name from outside, safe to print: escaped and cut."""
-    return ascii(name[:128])[1:-1]

@@ -1,6 +1,5 @@
 """Entries of the registry: schemas of what queries return, as people send them and as they are kept."""
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -8,15 +7,14 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from penstock.core import contract, gts
+from penstock.core import contract, gts, kept, lifecycle, reading
 from penstock.core.contract import Field
-from penstock.core.lifecycle import MEMBERS as EDITABLE
-from penstock.core.lifecycle import State
-from penstock.core.names import unstorable
+from penstock.core.kept import moment, stamps
+from penstock.core.lifecycle import MEMBERS, State
+from penstock.core.reading import MAX_TEXT, Reading, text
 from penstock.errors import Invalid
 
 MAX_NAME = 500
-_MAX_TEXT = 100_000
 _MAX_DEPTH = 32
 _MAX_VALUES = 10_000  # in the metadata of one entry
 
@@ -37,6 +35,15 @@ class Draft:
     type_id: str = gts.QUERY_RETURNS
     state: State = State.ACTIVE
 
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "description": self.description,
+            "fields": [field.as_json() for field in self.fields],
+            "metadata": self.metadata,
+            "state": self.state.value,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -55,56 +62,21 @@ class Entry:
         return f"{self.draft.type_id}{self.id}" if self.tenant else gts.QUERY_RETURNS  # which is the one built-in type
 
     def as_json(self) -> dict[str, Any]:
-        draft = self.draft
         return {
             "id": str(self.id),
             "gts_id": self.gts_id,
             "tenant_id": self.tenant and str(self.tenant),
-            "type_id": draft.type_id,
-            "name": draft.name,
-            "description": draft.description,
-            "fields": [field.as_json() for field in draft.fields],
-            "metadata": draft.metadata,
-            "state": draft.state.value,
+            "type_id": self.draft.type_id,
+            **self.draft.as_json(),
             "version": self.version,
             "state_changed_at": moment(self.state_changed_at),
-            "created_at": moment(self.created_at),
-            "created_by": str(self.created_by),
-            "updated_at": moment(self.updated_at),
-            "updated_by": str(self.updated_by),
+            **stamps(self.created_at, self.created_by, self.updated_at, self.updated_by),
         }
 
 
 @dataclass(frozen=True, slots=True)
-class Revision:
+class Revision(kept.Revision[Draft]):
     """An entry as one of its versions was, and how it came to be."""
-
-    version: int
-    draft: Draft
-    change: str  # create, update, or the verb of a transition
-    reason: str | None
-    changed_at: datetime
-    changed_by: UUID
-    author: str
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "version": self.version,
-            "change": self.change,
-            "reason": self.reason,
-            "changed_at": moment(self.changed_at),
-            "changed_by": str(self.changed_by),
-            "author": self.author,
-            "name": self.draft.name,
-            "description": self.draft.description,
-            "fields": [field.as_json() for field in self.draft.fields],
-            "metadata": self.draft.metadata,
-            "state": self.draft.state.value,
-        }
-
-
-def moment(when: datetime) -> str:
-    return when.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def name_key(name: str) -> str:
@@ -113,33 +85,27 @@ def name_key(name: str) -> str:
 
 
 def entity(payload: Any) -> dict[str, Any]:
-    """The entity that a payload holds, flat or as its member `entity`."""
-    if isinstance(payload, dict) and set(payload) == {"entity"}:
-        payload = payload["entity"]
-    if not isinstance(payload, dict):
-        raise Invalid("bad_payload", "the body must be a JSON object: a schema with name, type_id and fields")
-    return payload
+    return reading.entity(payload, "a schema with name, type_id and fields")
 
 
 def drafted(payload: Mapping[str, Any]) -> Draft:
     """A new entry as it was sent. Everything that is wrong with it is told at once."""
-    told = _Reading(payload, (*EDITABLE, *_FIXED))
-    return told.made(
-        lambda: Draft(
-            name=told.name(),
-            type_id=told.take("type_id", gts.assert_schema_type, required=True),
-            description=told.description(),
-            fields=told.take("fields", contract.fields, required=True) or (),
-            metadata=told.take("metadata", _metadata),
-            state=told.take("state", _first_state) or State.ACTIVE,
-        )
+    told = _reading(payload)
+    draft = Draft(
+        name=told.take("name", _name, required=_nameless()),
+        type_id=told.take("type_id", gts.assert_schema_type, required=True),
+        description=told.take("description", reading.description),
+        fields=told.take("fields", contract.fields, required=True),
+        metadata=told.take("metadata", _metadata),
+        state=told.take("state", lambda value: lifecycle.first_state(value, "schema")) or State.ACTIVE,
     )
+    _refuse(told)
+    return draft
 
 
 def revised(entry: Entry, payload: Mapping[str, Any]) -> Draft:
     """An entry as it is to be: name, description, fields and metadata are replaced, the rest must be as it is."""
-    told = _Reading(payload, (*EDITABLE, *_FIXED))
-    before = entry.draft
+    told, before = _reading(payload), entry.draft
 
     def same(member: str, value: str) -> Any:
         def check(given: Any) -> None:
@@ -152,38 +118,32 @@ def revised(entry: Entry, payload: Mapping[str, Any]) -> Draft:
 
         return check
 
-    def draft() -> Draft:
-        told.take("type_id", same("type_id", before.type_id))
-        told.take("state", same("state", before.state.value))
-        return replace(
-            before,
-            name=told.name(),
-            description=told.description(),
-            fields=told.take("fields", contract.fields, required=True) or (),
-            metadata=told.take("metadata", _metadata),
-        )
+    told.take("type_id", same("type_id", before.type_id))
+    told.take("state", same("state", before.state.value))
+    draft = replace(
+        before,
+        name=told.take("name", _name, required=_nameless()),
+        description=told.take("description", reading.description),
+        fields=told.take("fields", contract.fields, required=True),
+        metadata=told.take("metadata", _metadata),
+    )
+    _refuse(told)
+    return draft
 
-    return told.made(draft)
+
+def _reading(payload: Mapping[str, Any]) -> Reading:
+    return Reading(payload, (*MEMBERS, *_FIXED), also=_MANAGED, stranger="{!r} is no member of a schema")
 
 
-def asked_state(payload: Any) -> tuple[State, str | None]:
-    """The state that a transition is to lead to, and why: `{"to", "version", "reason"?}`."""
-    if not isinstance(payload, dict) or set(payload) - {"to", "version", "reason"}:
-        raise Invalid("bad_payload", "a transition is an object with to, version and, if you like, reason")
-    to = next((state for state in State if state.value == payload.get("to")), None)
-    if to is None:
-        raise Invalid(
-            "bad_state",
-            f"to must be one of {', '.join(State)}",
-            errors=[{"pointer": "/to", "message": f"send one of {', '.join(State)}"}],
-        )
-    reason = payload.get("reason")
-    return to, None if reason is None else text(reason, "reason", 10_000)
+def _refuse(told: Reading) -> None:
+    if told.refusals:  # what the contract has a sentence for goes first
+        first = next((each for each in told.refusals if each.reason == "non_scalar_field"), told.refusals[0])
+        raise Invalid(first.reason, first.message, **{**first.context, "errors": told.errors})
 
 
 def assert_patchable(changes: Mapping[str, Any]) -> None:
     """Refuse a merge patch that names what an entry has not, or would take away what it must have."""
-    unknown = sorted(set(changes) - {*EDITABLE, *_FIXED, *_MANAGED})
+    unknown = sorted(set(changes) - {*MEMBERS, *_FIXED, *_MANAGED})
     fixed = [member for member in _FIXED if member in changes and changes[member] is None]
     if unknown or fixed:
         member = [*unknown, *fixed][0]
@@ -191,96 +151,23 @@ def assert_patchable(changes: Mapping[str, Any]) -> None:
         errors = [
             {
                 "pointer": f"/{each}",
-                "message": f"leave it out; a patch may hold {', '.join(EDITABLE)} and version",
+                "message": f"leave it out; a patch may hold {', '.join(MEMBERS)} and version",
                 "code": "unknown_member",
             }
             for each in unknown + fixed
         ]
-        raise Invalid("unknown_member", f"{member[:80]!r} {what}; there are {', '.join(EDITABLE)}", errors=errors)
-
-
-def changed(before: Draft, after: Draft) -> set[str]:
-    """The members in which they differ."""
-    plain = {member for member in EDITABLE if getattr(before, member) != getattr(after, member)}
-    # Python takes 1 for True; JSON does not.
-    return plain if _said(before.metadata) == _said(after.metadata) else plain | {"metadata"}
-
-
-def _said(metadata: Mapping[str, Any] | None) -> str:
-    return json.dumps(metadata, sort_keys=True)
-
-
-class _Reading:
-    """Reads a payload's members and keeps every complaint."""
-
-    def __init__(self, payload: Mapping[str, Any], known: tuple[str, ...]) -> None:
-        self._payload = payload
-        self._errors: list[dict[str, Any]] = []
-        self._first: Invalid | None = None
-        unknown = sorted(set(payload) - {*known, *_MANAGED})
-        for member in unknown:
-            self._complain(
-                member, Invalid("unknown_member", f"{member!r} is no member of a schema; there are {', '.join(known)}")
-            )
-
-    def take(self, member: str, read: Any, *, required: bool = False) -> Any:
-        value = self._payload.get(member)
-        if value is None:
-            if required:
-                self._complain(member, Invalid("missing_member", f"{member} is required"))
-            return None
-        try:
-            return read(value)
-        except Invalid as refusal:
-            self._complain(member, refusal)
-            return None
-
-    def name(self) -> str:
-        if self._payload.get("name") is None:
-            self._complain("name", Invalid("missing_member", "Schema name is required"))
-            return ""
-        return self.take("name", _name) or ""
-
-    def description(self) -> str | None:
-        found: str | None = self.take("description", lambda value: text(value, "description", _MAX_TEXT))
-        return found
-
-    def made(self, draft: Any) -> Draft:
-        found: Draft = draft()
-        if self._first is not None:
-            context = {name: fact for name, fact in self._first.context.items() if name != "errors"}
-            raise Invalid(self._first.reason, self._first.message, **context, errors=self._errors)
-        return found
-
-    def _complain(self, member: str, refusal: Invalid) -> None:
-        more = refusal.context.get("errors")
-        self._errors += more or [{"pointer": f"/{member}", "message": refusal.message, "code": refusal.reason}]
-        if self._first is None or (refusal.reason == "non_scalar_field" != self._first.reason):
-            self._first = refusal  # what the contract has a sentence for goes first
-
-
-def text(value: Any, what: str, most: int) -> str:
-    """Text that every database can keep."""
-    if not isinstance(value, str):
-        raise Invalid("not_text", f"{what} must be text")
-    if len(value) > most:
-        raise Invalid("text_too_long", f"{what} has {len(value):,} characters; at most {most:,} are allowed")
-    if unstorable(value):
-        raise Invalid("bad_text", f"{what} holds a character that cannot be stored (NUL or half a surrogate pair)")
-    return value
+        raise Invalid("unknown_member", f"{member[:80]!r} {what}; there are {', '.join(MEMBERS)}", errors=errors)
 
 
 def _name(value: Any) -> str:
     name = text(value, "name", MAX_NAME)
     if not name.strip():
-        raise Invalid("missing_member", "Schema name is required")
+        raise _nameless()
     return name
 
 
-def _first_state(value: Any) -> State:
-    if value not in (State.ACTIVE.value, State.DRAFT.value):
-        raise Invalid("bad_state", "a new schema is ACTIVE or DRAFT; later states are reached by transitions")
-    return State(value)
+def _nameless() -> Invalid:
+    return Invalid("missing_member", "Schema name is required")
 
 
 def _metadata(value: Any) -> dict[str, Any]:
@@ -300,7 +187,7 @@ def _metadata(value: Any) -> dict[str, Any]:
             case list():
                 return [plain(one, depth + 1) for one in each]
             case str():
-                return text(each, "a text in metadata", _MAX_TEXT)
+                return text(each, "a text in metadata", MAX_TEXT)
             case float() if not math.isfinite(each):
                 raise Invalid("bad_metadata", "metadata holds a number that JSON does not have")
             case float() if each.is_integer() and abs(each) >= 2**53:

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from penstock.core.registry import moment
+from penstock.core.kept import moment
 
 
 class State(StrEnum):

@@ -10,7 +10,7 @@ from uuid import UUID
 from penstock.catalog import queries
 from penstock.catalog.access import Tx
 from penstock.catalog.search import Page
-from penstock.core import lifecycle, query, registry
+from penstock.core import kept, lifecycle, query
 from penstock.core.caller import Caller, Role
 from penstock.core.names import unstorable
 from penstock.core.odata import Options
@@ -21,7 +21,6 @@ from penstock.service.expected import Expected, meant_for
 from penstock.service.workspace import Workspace
 
 FIELDS = queries.FIELDS  # that can be searched
-MAX_VERSIONS = 200  # of a history, at once
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _MEANING = {"sql", "parameters", "returns_schema_id"}  # a change of these has to be looked into
 
@@ -70,7 +69,7 @@ def replace_with(
         for each in meant:
             each.check(before.version, queries.was_changed(before))
     draft = query.revised(before, payload)
-    members = query.changed(before.draft, draft)
+    members = kept.changed(before.draft, draft, query.MEMBERS)
     query.assert_editable(before.state, members)
     if not members:
         return before
@@ -92,12 +91,12 @@ def replace_with(
 def move(ws: Workspace, caller: Caller, key: str, payload: Any, expected: Expected | None) -> Query:
     """Take a query to another state: `{"to", "version", "reason"?}`."""
     caller.require(Role.DEVELOPER)
-    to, reason = registry.asked_state(payload)
+    to, reason = lifecycle.asked_state(payload)
     caller.require(lifecycle.least_role(to))
     meant = meant_for(expected, payload)
     with ws.db.write(caller) as tx:
         before = _held(tx, key)
-        transition = query.transition(before.state, to)
+        transition = lifecycle.transition(before.state, to, "query")
         caller.require(transition.role)
         for each in meant:
             each.check(before.version, queries.was_changed(before))
@@ -125,7 +124,7 @@ def remove(ws: Workspace, caller: Caller, key: str, expected: Expected | None) -
 def versions(ws: Workspace, caller: Caller, key: str, *, before: int, limit: int) -> list[Revision]:
     """Its versions, the newest first."""
     with _reading(ws, caller, key) as (tx, one):
-        return queries.versions(tx, one.id, before=before, limit=min(limit, MAX_VERSIONS))
+        return queries.versions(tx, one.id, before=before, limit=min(limit, schemas.MAX_VERSIONS))
 
 
 def version(ws: Workspace, caller: Caller, key: str, number: int) -> Revision:

@@ -10,7 +10,7 @@ from uuid import UUID
 from penstock.catalog import schemas
 from penstock.catalog.access import Tx
 from penstock.catalog.search import Page
-from penstock.core import contract, gts, lifecycle, registry
+from penstock.core import contract, gts, kept, lifecycle, registry
 from penstock.core.caller import Caller, Role, person
 from penstock.core.contract import Verdict
 from penstock.core.lifecycle import State
@@ -108,7 +108,7 @@ def move(ws: Workspace, caller: Caller, key: str, payload: Any, expected: Expect
     asked = payload.get("to") if isinstance(payload, dict) else None
     to = next((state for state in State if state.value == asked), None)
     caller.require(lifecycle.least_role(to) if to else Role.DEVELOPER)
-    to, reason = registry.asked_state(payload)
+    to, reason = lifecycle.asked_state(payload)
     meant = meant_for(expected, payload)
     with ws.db.write(caller) as tx:
         before = _held(tx, key)
@@ -155,7 +155,7 @@ def compatibility(ws: Workspace, caller: Caller, key: str, payload: Any) -> dict
     after = registry.revised(entry, {"name": entry.draft.name, **entity})
     told = _difference(entry.draft, after)
     try:
-        lifecycle.assert_editable(entry.draft.state, registry.changed(entry.draft, after))
+        lifecycle.assert_editable(entry.draft.state, kept.changed(entry.draft, after, lifecycle.MEMBERS))
         accepted = not (told["breaking"] and referenced)
     except Unsupported:
         accepted = False
@@ -231,7 +231,7 @@ def _changed(
         for each in meant:
             each.check(before.version, schemas.was_changed(before))
         after = draft(before)
-        members = registry.changed(before.draft, after)
+        members = kept.changed(before.draft, after, lifecycle.MEMBERS)
         lifecycle.assert_editable(before.draft.state, members)
         if not members:
             return before
@@ -278,7 +278,7 @@ def _broken(tx: Tx, before: Entry, after: Draft) -> Conflict | None:
 def _difference(old: Draft, new: Draft) -> dict[str, Any]:
     broken = contract.breaking(old.fields, new.fields)
     return {
-        "members": sorted(registry.changed(old, new)),
+        "members": sorted(kept.changed(old, new, lifecycle.MEMBERS)),
         "fields": [each.as_json() for each in contract.diff(old.fields, new.fields)],
         "compatible": not broken,
         "breaking": [each.as_json() for each in broken],
