@@ -2,13 +2,15 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,13 +23,19 @@ import penstock
 import spark
 from edges.balancer import balanced
 from penstock.core.caller import Role
+from penstock.errors import PenstockError, Unavailable, Undecided
+from penstock.lake import Lake
 from penstock.service.tokens import mint
 from places import Place
 
 SECRET = "a secret of enough bytes, for a small cluster"
 PENSTOCK = str(Path(sys.executable).with_name("penstock"))
-WRITERS, RUNS = 3, 4
+PORTS = ("--http-port", "0", "--flight-port", "0", "--json")
 PATIENCE = 240.0  # seconds
+PAUSE = 0.1  # seconds, before something is done again
+MOVED = 77  # the amount of rows that came with one in the journal
+STOCKED = 5  # things that are merged all the time
+BALANCE = f"""SELECT (SELECT count(*) FROM shop.ledger WHERE amount = {MOVED}) - (SELECT count(*) FROM shop.journal) AS apart"""
 
 
 @pytest.fixture
@@ -43,49 +51,137 @@ def test_a_server_and_a_worker_die_and_nothing_is_lost(place: Place, spark_clust
     with ExitStack() as stack:
         servers = [stack.enter_context(started(place, "serve", "--no-runs", "--no-ui", *PORTS)) for _ in range(2)]
         told = [json.loads("".join(iter(server.stdout.readline, "}\n")) + "}") for server in servers]  # type: ignore[union-attr, arg-type]
-        ports = [int(each["http"].rpartition(":")[2]) for each in told]
+        http, flight = (
+            stack.enter_context(balanced([_port(each[door]) for each in told])) for door in ("http", "flight")
+        )
         workers = [
             stack.enter_context(started(place, "worker", "--at-once", "1", **on(spark_cluster))) for _ in range(2)
         ]
-        address = stack.enter_context(balanced([("127.0.0.1", port) for port in ports]))
-        client = stack.enter_context(Persistent(address, token))
+        client = stack.enter_context(Persistent(http, token))
+        opened = stack.enter_context(place.open())
+        lake = Lake(opened.workspace, replace(opened.caller, tenant=tenant), opened.home, opened.results)
 
-        ledger = client("POST", "/datasets", params={"name": "shop.ledger"}, content=b"id,amount\n0,0\n").json()
-        news = client("POST", "/datasets", params={"name": "shop.news"}, content=b"id,amount\n-1,5\n-2,7\n").json()
-        append = {"type": "append", "parameters": {"source": {"dataset_id": news["id"]}}}
-        definition = {"name": "news", "working": {"dataset_id": ledger["id"]}, "operations": [append]}
-        pipeline = client("POST", "/pipelines", json=definition).json()["id"]
-        runs = [client("POST", f"/pipelines/{pipeline}/runs", key=f"run {n}").json()["id"] for n in range(RUNS)]
-
-        enough, written = threading.Event(), list[int]()
-        writing = [
-            threading.Thread(target=append_rows, args=(address, token, n, enough, written)) for n in range(WRITERS)
+        made = {
+            name: client("POST", "/datasets", params={"name": f"shop.{name}"}, content=f"id,amount\n{rows}".encode()).json()
+            for name, rows in {
+                "ledger": "0,0\n", "journal": "0,0\n", "news": "-1,5\n-2,7\n", "stock": "0,0\n", "fixes": "-1,50\n-2,70\n",
+            }.items()
+        }  # fmt: skip
+        lake.dataset("shop.journal").overwrite({"id": [], "amount": []})
+        lake.register("balance", BALANCE, [{"name": "apart", "type": "number"}])
+        news = operation("append", made["ledger"], made["news"])
+        fixes = operation("merge", made["stock"], made["fixes"], key_columns="id", strategy="upsert")
+        runs = [
+            client("POST", f"/pipelines/{pipeline}/runs", key=f"run {n} of {pipeline}").json()["id"]
+            for pipeline in [client("POST", "/pipelines", json=each).json()["id"] for each in (news, fixes)]
+            for n in range(2)
         ]
-        flying = threading.Thread(target=insert_rows, args=(told[1]["flight"], token, enough, written))
-        for thread in (*writing, flying):
-            thread.start()
 
-        until(lambda: len(written) > 20)
+        # The first connection goes to the first server, and gRPC keeps to it until that dies.
+        load = Load(http, flight.replace("http://", "grpc://"), token, lake)
+        threads = load.started()
+        until(lambda: load.has_done(3))
         servers[0].kill()
-        holder = until(lambda: running_at(place, {worker.pid for worker in workers}))
-        next(worker for worker in workers if worker.pid == holder).kill()
-        after = len(written)
-        until(lambda: len(written) > after + 20)
+        worker, lost = until(lambda: caught_in_the_middle(place, workers))
+        worker.kill()
+        before = Counter(load.done)
+        until(lambda: load.has_done(5, since=before))
         ended = [until(lambda run=run: over(client("GET", f"/runs/{run}").json())) for run in runs]  # type: ignore[misc]
-        enough.set()
-        for thread in (*writing, flying):
+        load.enough.set()
+        for thread in threads:
             thread.join(60)
+        assert not any(thread.is_alive() for thread in threads)
 
-        assert [run["state"] for run in ended] == ["succeeded"] * RUNS, ended
-        assert len({run["written"][0]["version"] for run in ended}) == RUNS
-        with place.open() as lake:
-            ada = replace(lake.caller, tenant=tenant)
-            seen = penstock.Lake(lake.workspace, ada, lake.home).dataset("shop.ledger").to_arrow()
-        ids = sorted(seen["id"].to_pylist())
-        assert ids == sorted([0, *written, *[-1, -2] * RUNS])
+        assert [run["state"] for run in ended] == ["succeeded"] * len(runs), ended
+        assert len({run["written"][0]["version"] for run in ended if run["name"] == "append"}) == 2
+        assert tries(place)[lost] >= 2
+        ledger, journal, stock = (lake.dataset(f"shop.{name}").to_arrow() for name in ("ledger", "journal", "stock"))
+        moved = set(journal["id"].to_pylist())
+        assert set(load.moved) <= moved <= {*load.moved, *load.perhaps_moved}
+        assert sorted(ledger["id"].to_pylist()) == sorted([0, *load.written, *moved, *[-1, -2] * 2])
+        assert sorted(stock.to_pylist(), key=lambda row: row["id"]) == [
+            {"id": id, "amount": amount} for id, amount in sorted({-2: 70, -1: 50, 0: 0, **load.stock}.items())
+        ]
 
 
-PORTS = ("--http-port", "0", "--flight-port", "0", "--json")
+@dataclass
+class Load:
+    """What several clients do at once, each again and again, and what they were told of it."""
+
+    http: str
+    flight: str
+    token: str
+    lake: Lake
+    enough: threading.Event = field(default_factory=threading.Event)
+    done: Counter[str] = field(default_factory=Counter)
+    written: list[int] = field(default_factory=list)
+    moved: list[int] = field(default_factory=list)
+    perhaps_moved: list[int] = field(default_factory=list)  # nobody could say whether they were
+    stock: dict[int, int] = field(default_factory=dict)
+
+    def started(self) -> list[threading.Thread]:
+        kinds = (self.append, self.append, self.insert, self.move, self.merge, self.ask)
+        threads = [
+            threading.Thread(target=self._repeat, args=(kind, n * 1_000_000), daemon=True)
+            for n, kind in enumerate(kinds, 1)
+        ]
+        for thread in threads:
+            thread.start()
+        return threads
+
+    def has_done(self, times: int, since: Counter[str] | None = None) -> bool:
+        return all(
+            self.done[kind] - (since or Counter())[kind] >= times
+            for kind in ("append", "insert", "move", "merge", "ask")
+        )
+
+    def _repeat(self, kind: Callable[["Persistent", Any, int], None], number: int) -> None:
+        with Persistent(self.http, self.token) as client, penstock.flight_client(self.flight, self.token) as tables:
+            while not self.enough.wait(PAUSE):
+                number += 1
+                kind(client, tables, number)
+
+    def append(self, client: "Persistent", _tables: Any, number: int) -> None:
+        client("POST", "/datasets/shop.ledger/rows", key=f"row {number}", content=f"id,amount\n{number},1\n".encode())
+        self.written.append(number)
+        self.done["append"] += 1
+
+    def insert(self, _client: "Persistent", tables: Any, number: int) -> None:
+        """Over Flight, sent again under its key until it is answered."""
+
+        def tried() -> Any:
+            try:
+                return tables.insert("shop.ledger", {"id": [number], "amount": [1]}, key=f"row {number}")
+            except (Unavailable, Undecided):
+                return None
+
+        until(tried)
+        self.written.append(number)
+        self.done["insert"] += 1
+
+    def move(self, _client: "Persistent", tables: Any, number: int) -> None:
+        """Into two tables, in one transaction. One that was not answered is not sent again: it happened, or not."""
+        try:
+            with tables.transaction() as tx:
+                tx.insert("shop.ledger", {"id": [number], "amount": [MOVED]})
+                tx.insert("shop.journal", {"id": [number], "amount": [MOVED]})
+        except PenstockError:  # its server has died; the next one may also hear of a transaction that died with it
+            self.perhaps_moved.append(number)
+        else:
+            self.moved.append(number)
+            self.done["move"] += 1
+
+    def merge(self, _client: "Persistent", _tables: Any, number: int) -> None:
+        """By a program that shares the catalog and the folder; others merge on Spark meanwhile."""
+        id = 1 + number % STOCKED
+        self.lake.dataset("shop.stock").merge({"id": [id], "amount": [number]}, "id", "upsert")
+        self.stock[id] = number
+        self.done["merge"] += 1
+
+    def ask(self, client: "Persistent", _tables: Any, _number: int) -> None:
+        """Two tables that are written together are read together."""
+        assert client("GET", "/queries/balance/results").json()["value"] == [{"apart": 0}]
+        self.done["ask"] += 1
 
 
 @contextmanager
@@ -134,6 +230,7 @@ class Persistent:
             except httpx.TransportError:
                 pass
             assert time.monotonic() < deadline
+            time.sleep(PAUSE)
 
     def __enter__(self) -> "Persistent":
         return self
@@ -142,31 +239,40 @@ class Persistent:
         self._client.close()
 
 
-def append_rows(address: str, token: str, writer: int, enough: threading.Event, written: list[int]) -> None:
-    with Persistent(address, token) as client:
-        for number in range(writer * 1_000_000 + 1, (writer + 1) * 1_000_000):
-            if enough.wait(0.05):
-                return
-            body = f"id,amount\n{number},1\n".encode()
-            client("POST", "/datasets/shop.ledger/rows", key=f"row {number}", content=body)
-            written.append(number)
+def operation(kind: str, working: Any, source: Any, **parameters: Any) -> dict[str, Any]:
+    """A pipeline of one."""
+    asked = {"type": kind, "parameters": {"source": {"dataset_id": source["id"]}, **parameters}}
+    return {"name": kind, "working": {"dataset_id": working["id"]}, "operations": [asked]}
 
 
-def insert_rows(address: str, token: str, enough: threading.Event, written: list[int]) -> None:
-    with penstock.flight_client(address, token) as client:
-        number = 10_000_000
-        while not enough.wait(0.05):
-            number += 1
-            client.insert("shop.ledger", {"id": [number], "amount": [1]}, key=f"row {number}")
-            written.append(number)
+def caught_in_the_middle(
+    place: Place, workers: list[subprocess.Popen[str]]
+) -> tuple[subprocess.Popen[str], str] | None:
+    """A worker that stands still in the middle of an operation, and the run that it has."""
+    for row in rows_of(place, "SELECT id, holder FROM pipeline_runs WHERE state = 'running' AND progress IS NOT NULL"):
+        worker = next((each for each in workers if each.pid == int(row.holder.rpartition(" ")[2])), None)
+        if worker is None:
+            continue
+        worker.send_signal(signal.SIGSTOP)
+        time.sleep(0.5)  # what it had sent to the database is through
+        now = rows_of(place, "SELECT id, holder FROM pipeline_runs WHERE state = 'running'")
+        if (row.id, row.holder) in {(each.id, each.holder) for each in now}:
+            return worker, str(row.id)
+        worker.send_signal(signal.SIGCONT)  # that run had just ended
+    return None
 
 
-def running_at(place: Place, processes: set[int]) -> int | None:
-    """The process, one of these, that has a run."""
+def tries(place: Place) -> dict[str, int]:
+    return {str(row.id): row.tries for row in rows_of(place, "SELECT id, tries FROM pipeline_runs")}
+
+
+def rows_of(place: Place, statement: str) -> Any:
     with place.open() as lake, lake.workspace.db.raw() as connection:
-        rows = connection.exec_driver_sql("SELECT holder FROM pipeline_runs WHERE state = 'running'").all()
-    found = {int(row.holder.rpartition(" ")[2]) for row in rows} & processes
-    return next(iter(found), None)
+        return connection.exec_driver_sql(statement).all()
+
+
+def _port(address: str) -> tuple[str, int]:
+    return "127.0.0.1", int(address.rpartition(":")[2])
 
 
 def over(run: dict[str, Any]) -> dict[str, Any] | None:
