@@ -11,13 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
-from penstock.core.names import DatasetName, unstorable
+from penstock.core.names import MAX_COLUMNS, DatasetName, unstorable
 from penstock.core.text import from_json
 from penstock.errors import Invalid, NotFound
 from penstock.flight.flight_pb2 import FlightDescriptor
 
 _MOST_BYTES = 4 << 20  # of a command, its row ids aside
-_MOST_COLUMNS = 4_096
 _LAST = 2**63 - 1
 _IDS = re.compile(rb'"row_ids"\s*:\s*\[')
 _MANY = 4_096  # bytes of row ids: so many are read by Arrow
@@ -246,7 +245,7 @@ class _Members:
         match self._take(name):
             case None:
                 return None
-            case [*found] if len(found) <= _MOST_COLUMNS and all(isinstance(each, str) for each in found):
+            case [*found] if len(found) <= MAX_COLUMNS and all(isinstance(each, str) for each in found):
                 return tuple(found)
         raise self._bad(name, "a list of names")
 

@@ -16,12 +16,12 @@ from uuid import uuid4
 from penstock.catalog import history, retention, upgrade
 from penstock.catalog.access import Database
 from penstock.core.caller import Caller
+from penstock.engines.spark.java import VERSIONS as JAVA
 from penstock.errors import PenstockError
 from penstock.service.workspace import Workspace
 from penstock.storage.store import checksum
 
 MIN_PYTHON = (3, 11)
-JAVA = (17, 21)  # the first and the last version that Spark runs on
 EXTRAS = {"psycopg": "postgres", "nicegui": "ui"}  # what the database of teams and the web page need
 MIN_FREE = 5 << 30  # bytes of disk below which a write may fail half-way
 

@@ -2,8 +2,11 @@
 
 import os
 import socket
+from datetime import timedelta
 from functools import cache
 from pathlib import Path
+
+SILENT = timedelta(seconds=30)  # one that cannot be seen, and showed no sign of life for so long, has ended
 
 _PROC = Path("/proc")
 _SOMEWHERE = "somewhere"  # a system that does not tell its processes apart in this way

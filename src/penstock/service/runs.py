@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 from weakref import WeakValueDictionary
@@ -31,11 +30,11 @@ from penstock.core.run import UNDER_WAY, Progress, Run, State
 from penstock.errors import PenstockError, Unavailable
 from penstock.service import attempt as attempts
 from penstock.service.attempt import Attempt
+from penstock.service.process import SILENT
 from penstock.service.workspace import Workspace
 from penstock.service.write import checked_key
 
 FIELDS = runs.FIELDS  # that can be searched
-SILENT = timedelta(seconds=30)  # a process that showed no sign of life for so long has lost its runs
 _PULSE = 2.0  # seconds between two signs of life
 _LOOK = 0.5  # seconds between two looks at the queue, or at a run of another process
 _LONG_LOOK = 5.0  # while the catalog cannot be reached

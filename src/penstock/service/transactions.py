@@ -29,8 +29,7 @@ from penstock.service.write import Stage, read_only
 __all__ = ["Operation", "State", "Transactions"]
 
 TIME_TO_LIVE = timedelta(seconds=300)
-SILENT = timedelta(seconds=30)  # an owner that cannot be seen from here, and was silent for so long, has ended
-_BEAT_AFTER = SILENT / 3
+_BEAT_AFTER = process.SILENT / 3
 _MAY_PASS = ("commit_lost", "overtaken", "dataset_held", "transaction_busy")  # the same commit may yet succeed
 
 
@@ -196,7 +195,7 @@ class Transactions:
         if known and known.doomed:
             return State.ABORTED
         owner_lives = process.lives(standing.owner)
-        if owner_lives is False or (owner_lives is None and standing.beaten_at <= now - SILENT):
+        if owner_lives is False or (owner_lives is None and standing.beaten_at <= now - process.SILENT):
             return State.ABORTED
         if standing.operating and process.lives(standing.operating) is False:
             return State.ABORTED

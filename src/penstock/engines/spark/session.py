@@ -18,10 +18,10 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from penstock.engines.spark.java import VERSIONS
 from penstock.errors import Unavailable, Unsupported
 
 _GIB = 1 << 30
-_OLDEST_JAVA = 17
 _starting = threading.Lock()
 _ours: SparkContext | None = None  # the one that this module has started
 
@@ -140,19 +140,20 @@ def _launched(settings: SparkConf, log: Path) -> Any:
             return launch_gateway(settings, {"stdout": heard, "stderr": heard})  # type: ignore[no-untyped-call]
         except (PySparkException, OSError) as cause:
             said = " ".join(log.read_text("utf-8", "replace").split())
+            oldest, newest = VERSIONS
             if found := _JAVA_READS.search(said):
                 java = int(found[1]) - 44
                 raise Unavailable(
                     "java_too_old",
-                    f"Java {java} was found, and Spark needs Java {_OLDEST_JAVA} or 21: install it "
-                    "(apt-get install openjdk-17-jre-headless), and name its folder in JAVA_HOME",
+                    f"Java {java} was found, and Spark needs Java {oldest} or {newest}: install it "
+                    f"(apt-get install openjdk-{oldest}-jre-headless), and name its folder in JAVA_HOME",
                     found=java,
-                    needed=_OLDEST_JAVA,
+                    needed=oldest,
                 ) from None
             raise Unavailable(
                 "no_java",
-                f"Spark's Java process did not start ({said[:300] or cause}); Spark needs a full Java 17 or 21 "
-                "(apt-get install openjdk-17-jre-headless), on the PATH or named by JAVA_HOME",
+                f"Spark's Java process did not start ({said[:300] or cause}); Spark needs a full Java {oldest} or {newest} "
+                f"(apt-get install openjdk-{oldest}-jre-headless), on the PATH or named by JAVA_HOME",
             ) from None
 
 
