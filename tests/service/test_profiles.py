@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.config import Settings
+from penstock.core.axis import number
 from penstock.core.change import NewFile
 from penstock.core.profile import LONGEST, MOST_BINS, MOST_TOP, Column, Histogram, Profile, histogram, known
-from penstock.core.scale import number
 from penstock.core.stats import Stats
 from penstock.errors import Invalid, NotFound, Unavailable
 from penstock.lake import Dataset, Lake

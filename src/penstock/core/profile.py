@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from penstock.core.axis import edge_type, edges, scalar
 from penstock.core.change import NewFile
-from penstock.core.scale import edge_type, edges, scalar
 from penstock.core.stats import Plain, Stats, has_stats, is_exact
 from penstock.errors import Invalid
 

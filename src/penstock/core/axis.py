@@ -1,4 +1,4 @@
-"""Round numbers around and between two values, as on the axis of a chart: exact, for every type that has an order."""
+"""The axis of a chart: round numbers around and between two values, exact, for every type that has an order."""
 
 from collections.abc import Iterator
 from datetime import date
@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-Number = int | Fraction  # a value as the scale sees it: dates count days, timestamps microseconds
+Number = int | Fraction  # a value as the axis sees it: dates count days, timestamps microseconds
 
 _LARGEST = Fraction(1.7976931348623157e308)  # of a double
 _SECOND, _DAY = 1_000_000, 86_400_000_000
