@@ -5,7 +5,7 @@ from it. Without the last `~` the last link names an instance of the type before
 """
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NoReturn
 from uuid import NAMESPACE_URL, UUID, uuid5
 
@@ -43,17 +43,9 @@ class Segment:
     major: int
     minor: int | None = None
 
-    @property
-    def words(self) -> tuple[str, ...]:
-        minor = () if self.minor is None else (str(self.minor),)
-        return self.vendor, self.package, self.namespace, self.type, f"v{self.major}", *minor
-
-    def covers(self, other: "Segment") -> bool:
-        """Is `other` the same type in the same version? Without a minor version, any is meant."""
-        return self == (replace(other, minor=None) if self.minor is None else other)
-
     def __str__(self) -> str:
-        return ".".join(self.words)
+        minor = "" if self.minor is None else f".{self.minor}"
+        return f"{self.vendor}.{self.package}.{self.namespace}.{self.type}.v{self.major}{minor}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +60,9 @@ class GtsId:
         return _PREFIX + "~".join(links) + ("~" if self.is_type else "")
 
     @property
-    def base(self) -> "GtsId | None":
-        """The type that this one derives from, or that it is an instance of."""
-        before = self.segments if self.tail else self.segments[:-1]
-        return GtsId(before) if before else None
-
-    @property
     def uuid(self) -> UUID:
         """The same for the same text, everywhere and always."""
         return uuid5(_SPACE, self.text)
-
-    def derives_from(self, other: "GtsId") -> bool:
-        """Is `other` a type that stands before this one in the chain?"""
-        return other.is_type and self.base is not None and _begins(self.base.segments, other.segments)
 
 
 def parse(text: str) -> GtsId:
@@ -104,28 +86,6 @@ def parse(text: str) -> GtsId:
     if not before:
         _refuse(text, "'~': this names no type, and an instance stands behind its type", len(text))
     return GtsId(tuple(segments), is_type=False)
-
-
-def matches(pattern: str, gts_id: GtsId) -> bool:
-    """Does the pattern mean this name? A `*` at its end, after a `.` or a `~`, stands for all that can follow."""
-    body = pattern.removeprefix(_URI)
-    if not body.endswith("*"):
-        wanted = parse(pattern)
-        alike = (wanted.is_type, wanted.tail, len(wanted.segments)) == (
-            gts_id.is_type, gts_id.tail, len(gts_id.segments),
-        )  # fmt: skip
-        return alike and _begins(gts_id.segments, wanted.segments)
-    chain, tilde, begun = body[:-1].rpartition("~")
-    whole = parse(f"{chain}~").segments if tilde else ()
-    words = (begun if tilde else begun.removeprefix(_PREFIX)).split(".")
-    if words.pop() or len(words) > _LEAST or not (tilde or begun.startswith(_PREFIX)):
-        _refuse(pattern, "'*' at the end, after a '.' or a '~'", len(pattern) - 1)
-    _check_words(pattern, words, len(pattern) - len(".".join([*words, "*"])))
-    if not _begins(gts_id.segments, whole):
-        return False
-    if len(gts_id.segments) == len(whole):  # `…v1~*` means the type itself too, and its nameless instances
-        return not words and (gts_id.is_type or gts_id.tail is not None)
-    return list(gts_id.segments[len(whole)].words[: len(words)]) == words
 
 
 def schema_key(text: str) -> UUID | None:
@@ -178,10 +138,6 @@ def _check_words(given: str, words: list[str], at: int) -> None:
         if not shape.fullmatch(word):
             _refuse(given, wanted, at)
         at += len(word) + 1
-
-
-def _begins(chain: tuple[Segment, ...], wanted: tuple[Segment, ...]) -> bool:
-    return len(wanted) <= len(chain) and all(one.covers(other) for one, other in zip(wanted, chain, strict=False))
 
 
 def _refuse(given: str, wanted: str, position: int) -> NoReturn:
