@@ -1,18 +1,17 @@
 """Who is calling: a tenant, a user and a role. Every use of the catalog carries one."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 from uuid import UUID, uuid5
 
+from penstock.core.names import uuid
 from penstock.errors import Forbidden, Unauthenticated
 
 # A `sub` that is no UUID becomes UUIDv5 of this space, the issuer and the sub.
 _PEOPLE = UUID("6f1c7a52-0f0e-5d6c-9a53-7c1b6f3f2a10")
 _MAX_SUBJECT = 255
-_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")  # one spelling: not all that UUID() reads
 
 
 class Role(IntEnum):
@@ -52,7 +51,7 @@ def local(tenant: UUID, login: str) -> Caller:
 
 
 def person(issuer: str, subject: str) -> UUID:
-    return UUID(subject) if _UUID.fullmatch(subject) else uuid5(_PEOPLE, f"{issuer}\n{subject}")
+    return uuid(subject) or uuid5(_PEOPLE, f"{issuer}\n{subject}")
 
 
 def from_claims(claims: Mapping[str, Any]) -> Caller:
@@ -61,7 +60,7 @@ def from_claims(claims: Mapping[str, Any]) -> Caller:
     if not isinstance(subject, str) or not 0 < len(subject) <= _MAX_SUBJECT:
         raise Unauthenticated("bad_token", f"the token's sub must be text of 1 to {_MAX_SUBJECT} characters")
     tenant = claims.get("tenant_id")
-    if not isinstance(tenant, str) or not _UUID.fullmatch(tenant):
+    if not isinstance(tenant, str) or not (id := uuid(tenant)):
         raise Unauthenticated("bad_token", "the token's tenant_id must be a UUID")
     if not isinstance(roles, list):
         raise Unauthenticated("bad_token", "the token's roles must be a list")
@@ -70,4 +69,4 @@ def from_claims(claims: Mapping[str, Any]) -> Caller:
         raise Forbidden(
             "no_role", f"the token gives none of the roles {', '.join(ROLES)}", required_role=Role.VIEWER.wire
         )
-    return Caller(UUID(tenant), person(str(claims.get("iss", "")), subject), subject, max(known))
+    return Caller(id, person(str(claims.get("iss", "")), subject), subject, max(known))

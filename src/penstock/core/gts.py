@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 from uuid import NAMESPACE_URL, UUID, uuid5
 
+from penstock.core.names import uuid
 from penstock.errors import Invalid
 
 BASE = "gts.hypernetix.hyperspot.ax.schema.v1~"  # abstract: no schema is of this very type
@@ -91,14 +92,12 @@ def parse(text: str) -> GtsId:
 def schema_key(text: str) -> UUID | None:
     """The UUID of a schema, given as it is or behind the schema's type; None for what can be no schema."""
     kind, tilde, key = text.rpartition("~")
-    if not _UUID.fullmatch(key.lower()):
-        return None
     if tilde:
         try:
             assert_schema_type(f"{kind}~")
         except Invalid:
             return None
-    return UUID(key)
+    return uuid(key)
 
 
 def assert_schema_type(text: Any) -> str:

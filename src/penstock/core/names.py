@@ -1,8 +1,9 @@
-"""What datasets and columns may be called, and what text can be kept at all."""
+"""What datasets and columns may be called, how an id is written, and what text can be kept at all."""
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from uuid import UUID
 
 from penstock.errors import Invalid
 
@@ -14,6 +15,7 @@ CARRIED = "_rowid"  # the hidden column in which a rewritten file keeps the ids 
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _RESERVED = {ROWID, CARRIED}
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")  # one spelling: not all that UUID() reads
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
@@ -55,6 +57,11 @@ class DatasetName:
 
     def __str__(self) -> str:
         return f"{self.schema}.{self.table}"
+
+
+def uuid(text: str) -> UUID | None:
+    """The id that a text is; None: it is none."""
+    return UUID(text) if _UUID.fullmatch(text) else None
 
 
 def unstorable(text: str) -> bool:

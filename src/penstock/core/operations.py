@@ -9,7 +9,6 @@ its version, the selector, the columns that group, each aggregate (its column, f
 working dataset lacks, and at last the types.
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias, TypeVar
@@ -21,7 +20,7 @@ from penstock.core import merge as merging
 from penstock.core import selector as selectors
 from penstock.core.aggregates import Aggregate, Function, aggregate, result_type
 from penstock.core.change import Counts
-from penstock.core.names import MAX_COLUMNS, unstorable
+from penstock.core.names import MAX_COLUMNS, unstorable, uuid
 from penstock.core.schema import widens
 from penstock.errors import Invalid, NotFound, PenstockError
 
@@ -191,8 +190,8 @@ class Members:
         members = self.inner(name, required=("dataset_id",), optional=("dataset_version",))
         version = members.whole("dataset_version", 1, None)
         given = members.get("dataset_id")
-        if isinstance(given, str) and _UUID.fullmatch(given):
-            return Ref(UUID(given), version)
+        if isinstance(given, str) and (id := uuid(given)):
+            return Ref(id, version)
         if "dataset_id" in members:
             members.fault("dataset_id", "must be a UUID, such as 550e8400-e29b-41d4-a716-446655440000")
         return Ref(UUID(int=0), version)
@@ -246,9 +245,6 @@ class Members:
         else:
             return True
         return False
-
-
-_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")  # one spelling: not all that UUID() reads
 
 
 def _append(members: Members, order: int, alias: str | None) -> Append:

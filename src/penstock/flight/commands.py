@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
-from penstock.core.names import MAX_COLUMNS, DatasetName, unstorable
+from penstock.core.names import MAX_COLUMNS, DatasetName, unstorable, uuid
 from penstock.core.text import from_json
 from penstock.errors import Invalid, NotFound
 from penstock.flight.flight_pb2 import FlightDescriptor
@@ -23,7 +23,6 @@ _MANY = 4_096  # bytes of row ids: so many are read by Arrow
 _NUMBERS = r"^\s*-?(0|[1-9][0-9]*)\s*(,\s*-?(0|[1-9][0-9]*)\s*)*$"
 _ONE_COLUMN = pacsv.ReadOptions(column_names=["id"], use_threads=False)
 _NO_NULLS = pacsv.ConvertOptions(column_types={"id": pa.int64()}, null_values=[])
-_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +157,9 @@ def transaction_ref(body: bytes, action: str) -> TransactionRef:
 
 def transaction_id(text: str) -> UUID:
     """What can be no transaction's id is one that is not there."""
-    if not _UUID.fullmatch(text):
-        raise no_transaction(text)
-    return UUID(text)
+    if id := uuid(text):
+        return id
+    raise no_transaction(text)
 
 
 def no_transaction(text: str) -> NotFound:

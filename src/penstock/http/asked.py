@@ -4,7 +4,6 @@ import re
 from collections.abc import Sequence
 from typing import Any, overload
 from urllib.parse import quote, urlencode
-from uuid import UUID
 
 from fastapi import Request
 
@@ -13,7 +12,6 @@ from penstock.http.bodies import Who
 
 _COLUMN = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^,`]+?))\s*(?:,|\Z)")
 _FLAGS = {"true": True, "false": False}
-_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")  # one spelling: not all that UUID() reads
 
 
 async def known(request: Request, _who: Who) -> None:
@@ -58,11 +56,6 @@ def flag(asked: dict[str, str], name: str) -> bool:
     if asked[name] not in _FLAGS:
         raise Invalid("bad_parameter", f"{name} is true or false", parameter=name)
     return _FLAGS[asked[name]]
-
-
-def uuid(text: str) -> UUID | None:
-    """The id that a part of a path is; None: it is none."""
-    return UUID(text) if _UUID.fullmatch(text) else None
 
 
 def columns(text: str) -> list[str]:

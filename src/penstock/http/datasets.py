@@ -8,11 +8,11 @@ from fastapi.responses import StreamingResponse
 
 from penstock.core.caller import Caller
 from penstock.core.dataset import Snapshot
-from penstock.core.names import DatasetName
+from penstock.core.names import DatasetName, uuid
 from penstock.core.schema import to_fields
 from penstock.errors import Invalid, NotFound
 from penstock.http import bodies, errors, media, pages, rows, samples, shapes
-from penstock.http.asked import columns, flag, next_link, number, parameters, uuid
+from penstock.http.asked import columns, flag, next_link, number, parameters
 from penstock.http.bodies import Upload, Who
 from penstock.http.conditions import has
 from penstock.http.creations import creation

@@ -5,10 +5,10 @@ from uuid import UUID
 
 from fastapi import APIRouter, Path, Request, Response
 
+from penstock.core.names import uuid
 from penstock.core.pipeline import Stored
 from penstock.errors import NotFound
 from penstock.http import errors, media, pages, samples, shapes, versioned
-from penstock.http.asked import uuid
 from penstock.http.bodies import Body, Who, parsed
 from penstock.http.conditions import expected
 from penstock.http.documents import answers, required, unchanged

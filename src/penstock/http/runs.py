@@ -5,10 +5,10 @@ from uuid import UUID
 
 from fastapi import APIRouter, Depends, Path, Request, Response
 
+from penstock.core.names import uuid
 from penstock.core.run import UNDER_WAY, Run
 from penstock.errors import NotFound
 from penstock.http import bodies, errors, media, pages, pipelines, samples, shapes
-from penstock.http.asked import uuid
 from penstock.http.bodies import Who
 from penstock.http.documents import answers
 from penstock.http.documents import sent as sent_as

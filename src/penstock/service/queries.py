@@ -1,18 +1,16 @@
 """Registered queries: made, changed, moved through their states. To run one is another matter."""
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
-from uuid import UUID
 
 from penstock.catalog import queries
 from penstock.catalog.access import Tx
 from penstock.catalog.search import Page
 from penstock.core import kept, lifecycle, query
 from penstock.core.caller import Caller, Role
-from penstock.core.names import unstorable
+from penstock.core.names import unstorable, uuid
 from penstock.core.odata import Options
 from penstock.core.query import Draft, Query, Reference, Revision
 from penstock.errors import Invalid
@@ -21,7 +19,6 @@ from penstock.service.expected import Expected, meant_for
 from penstock.service.workspace import Workspace
 
 FIELDS = queries.FIELDS  # that can be searched
-_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _MEANING = {"sql", "parameters", "returns_schema_id"}  # a change of these has to be looked into
 
 
@@ -134,8 +131,8 @@ def version(ws: Workspace, caller: Caller, key: str, number: int) -> Revision:
 
 def found(tx: Tx, key: str) -> Query:
     """A query by its id or its name. What looks like an id is one, so that nobody can hide a query behind its own id."""
-    if _UUID.fullmatch(key):
-        return queries.find(tx, UUID(key))
+    if id := uuid(key):
+        return queries.find(tx, id)
     if unstorable(key):
         raise queries.not_found(ascii(key[:300])[1:-1])
     return queries.named(tx, key)
