@@ -48,6 +48,20 @@ ALSO = (
     Raised("Invalid", "headers_too_large", "the request's headers are too large", "http/server"),
 )
 
+# Anything else that escapes is a bug and of no kind, also where it has to be told as one. What the framework refuses by
+# itself has none, either.
+BUG = "internal_error"
+OF_NO_KIND = (
+    (f"`{BUG.upper()}`", "over HTTP", "500: a bug of Penstock's; the log has it under the answer's `request_id`"),
+    (f"`{BUG.upper()}`", "over Flight", "`INTERNAL`: the same; the sentence names the request"),
+    (
+        f"`{BUG.upper()}`",
+        "in a run",
+        "the run has failed; who waits for an operation hears 503, and it is a bug all the same",
+    ),
+    ("a status in words, as `NOT_IMPLEMENTED`", "over HTTP", "that status: the framework has refused by itself"),
+)
+
 
 def raised() -> list[Raised]:
     """Every error that the source can raise, found by reading it."""
@@ -110,13 +124,14 @@ def _text(node: ast.expr) -> str:
 
 def errors_page() -> str:
     tree = inspect.getdoc(errors) or ""
-    rows = [f"| `{e.reason}` | {e.kind} | {_cell(e.sentence)} | `{e.module}` |" for e in raised()]
+    rows = [f"| `{e.reason}` | {e.kind} | {_cell(e.sentence)} | `{e.module}` |" for e in raised() if e.reason != BUG]
     return "\n".join(
         [
             "# Errors\n",
             NOTE + "```text",
             tree,
             "```\n",
+            "Over HTTP a reason is the `code`, in capitals.\n",
             "| reason | kind | what it says | raised in |",
             "| --- | --- | --- | --- |",
             *rows,
@@ -126,6 +141,10 @@ def errors_page() -> str:
             "| --- | --- |",
             *(f"| `{reason.upper()}` | {message} |" for reason, message in operations.MESSAGES.items()),
             f"| `APPEND_006` | {operations.NO_SUCH_COLUMN} |",
+            "\n## What is of no kind\n",
+            "| code | where | what is answered |",
+            "| --- | --- | --- |",
+            *(f"| {code} | {where} | {told} |" for code, where, told in OF_NO_KIND),
             "",
         ]
     )
@@ -163,8 +182,8 @@ def _commands(command: click.Command, path: list[str]) -> Iterator[tuple[list[st
 def routes_page() -> str:
     rows = [f"| {method} | `{path}` | {_cell(summary)} |" for path, method, summary in sorted(routes())]
     return "\n".join(
-        ["# Routes\n", NOTE + "Each with its parameters, bodies and answers at `/docs` of a service; with examples in "
-         "[REST](rest.md).\n", "| method | path | |", "| --- | --- | --- |", *rows, ""]
+        ["# Routes\n", NOTE + "Each with its parameters, bodies and answers at `/docs` of a service, which `/openapi.json` tells "
+         "programs; with examples in [REST](rest.md). `/ui` is the page for people.\n", "| method | path | |", "| --- | --- | --- |", *rows, ""]
     )  # fmt: skip
 
 
