@@ -1,33 +1,29 @@
 """Whatever there is, is documented; and what the documentation names is there."""
 
 import ast
-import os
+import json
 import re
-import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import fields
-from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
-import postgres
-from conftest import not_tested
+from pages import PAGES, ROOT, text
 from penstock import config, errors
 from penstock.cli import cli
 from penstock.flight import actions, transactions
 from penstock.http.metrics import Metrics
+from penstock.service.doctor import JAVA
 from penstock.service.transactions import Transactions
 from places import Place
-from test_docs import PAGES, ROOT, blocks
 from tools import docs
 
-WRITTEN = [page for page in PAGES if page.name not in docs.PAGES]  # by people
-PROSE = "\n".join(page.read_text() for page in WRITTEN)
+WRITTEN = [page for page in PAGES if page.removeprefix("docs/") not in docs.PAGES]  # by people
+PROSE = "\n".join(map(text, WRITTEN))
 SETTINGS = {each.metadata["variable"] for each in fields(config.Settings)}
 FOR_TESTS = {"PENSTOCK_SOAK"}
 
@@ -65,14 +61,21 @@ def commands(command: click.Command = cli, path: tuple[str, ...] = ("penstock",)
 
 
 @pytest.mark.parametrize("path", list(commands()), ids=" ".join)
-def test_a_command_has_its_help_on_the_page(path: tuple[str, ...]) -> None:
-    page = (ROOT / "docs" / "commands.md").read_text()
-    assert f"\n## {' '.join(path)}\n\n```text\nUsage: {' '.join(path)} " in page
+def test_what_a_command_says_of_itself_is_on_the_page(path: tuple[str, ...]) -> None:
+    shape = {"terminal_width": 100, "max_content_width": 100}
+    said = CliRunner().invoke(cli, [*path[1:], "--help"], prog_name="penstock", **shape)
+    assert said.exit_code == 0
+    assert f"\n## {' '.join(path)}\n\n```text\n{said.output}```" in text("docs/commands.md")
 
 
-@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: str(page.relative_to(ROOT)))
-def test_commands_and_options_that_are_shown_are_there(page: Path) -> None:
-    shown = re.findall(r"(?:`|^|[A-Z_]=\S+ )penstock ([a-z][^`|;&#\n]*)", page.read_text(), re.MULTILINE)
+@pytest.mark.parametrize("path", [path for path in commands() if len(path) > 1], ids=" ".join)
+def test_a_command_is_shown_by_somebody(path: tuple[str, ...]) -> None:
+    assert re.search(rf"\b{' '.join(path)}\b", PROSE), "commands.md has its help; a page should say when to use it"
+
+
+@pytest.mark.parametrize("page", WRITTEN)
+def test_commands_and_options_that_are_shown_are_there(page: str) -> None:
+    shown = re.findall(r"(?:`|^|[A-Z_]=\S+ )penstock ([a-z][^`|;&#\n]*)", text(page), re.MULTILINE)
     assert [said for said in shown if not _is_known(said.split())] == []
 
 
@@ -86,15 +89,33 @@ def _is_known(words: list[str]) -> bool:
     return {word.partition("=")[0] for word in words if word.startswith("--")} <= known | {"--help"}
 
 
-def test_a_route_is_on_the_page_with_its_method_and_what_it_is_for() -> None:
-    page = (ROOT / "docs" / "routes.md").read_text()
-    missing = [route for route in docs.routes() if "| {1} | `{0}` | {2} |".format(*route) not in page]
-    assert missing == []
-    assert all(summary for _, _, summary in docs.routes())
+# In a process of its own: what serves pages can be put together once in each.
+SERVED = """
+import json, sys, penstock
+from fastapi.routing import iter_route_contexts
+from penstock.cli.serve import _pages
+from penstock.http.app import application
+from penstock.http.edge import Edge
+
+with penstock.open(sys.argv[1]) as lake:
+    app = application(Edge(lake.workspace, None, lake.caller), _pages(dev=True))
+    print(json.dumps([[route.path, sorted(route.methods or ())] for route in iter_route_contexts(app.routes)]))
+"""
+
+
+def test_whatever_is_served_is_on_the_page_of_routes_and_nothing_else_is(embedded: Place) -> None:
+    command = [sys.executable, "-c", SERVED, embedded.folder]
+    routes = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=120).stdout)
+    parts = {path for path, _ in routes if path.startswith("/docs/")} | {"/favicon.ico"}  # of the page /docs
+    served = {(method, path) for path, methods in routes for method in methods or ["GET"] if path not in parts}
+    page = text("docs/routes.md")
+    rows = set(re.findall(r"^\| ([A-Z]+) \| `(/\S*)` \| \S", page, re.MULTILINE))
+    beside = set(re.findall(r"`(/\S*)`", page)) - {path for _, path in rows}  # for browsers
+    assert served == rows | {("GET", path) for path in beside}
 
 
 def test_every_action_over_flight_is_told_of(embedded: Place) -> None:
-    page = (ROOT / "docs" / "flight.md").read_text()
+    page = text("docs/flight.md")
     with embedded.open() as lake:
         known = {*actions.ACTIONS, *transactions.actions(Transactions(lake.workspace))}
     assert {name for name in known if f"`{name}`" not in page} == set()
@@ -104,7 +125,7 @@ def test_every_metric_is_told_of_and_none_that_is_not_there(embedded: Place) -> 
     with embedded.open() as lake:
         families = list(Metrics(lake.runner, lake.results).registry.collect())
     there = {f"{each.name}_total" if each.type == "counter" else each.name for each in families}
-    table = re.findall(r"`(penstock_[a-z_]+)`", (ROOT / "docs" / "operations.md").read_text())
+    table = re.findall(r"`(penstock_[a-z_]+)`", text("docs/operations.md"))
     roles = {"penstock_app", "penstock_owner", "penstock_service", "penstock_backup"}  # of PostgreSQL
     assert set(table) - roles == there
 
@@ -126,6 +147,27 @@ def test_no_error_has_a_reason_that_the_page_does_not_know() -> None:
     assert unread == PASSED_ON
 
 
+def test_no_code_is_told_that_the_page_does_not_know() -> None:
+    """Problems that are made without an error: `problem("reason", …)` over HTTP, `(REASON, "reason")` over Flight."""
+    told = set()
+    for path in docs.SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Call(
+                    func=ast.Name("problem") | ast.Attribute(attr="problem"), args=[ast.Constant(reason), *_]
+                ):
+                    told.add(reason)
+                case ast.Tuple(elts=[ast.Name("REASON"), ast.Constant(reason)]):
+                    told.add(reason)
+    page = text("docs/errors.md")
+    assert told
+    assert {reason for reason in told if f"| `{reason.upper()}` |" not in page} == set()
+
+
+def test_java_is_asked_for_as_the_doctor_does() -> None:
+    assert set(re.findall(r"Java (\d+ \w+ \w+)", PROSE)) == {f"{JAVA[0]} to {JAVA[1]}"}
+
+
 NAMED = sorted(set(re.findall(r"(tests/[\w/]+\.py)(?:::(test_\w+))?", PROSE)))
 
 
@@ -134,52 +176,17 @@ def test_a_test_that_is_named_is_there(file: str, name: str) -> None:
     assert f"\ndef {name}(" in (ROOT / file).read_text() if name else (ROOT / file).exists()
 
 
-def test_the_page_on_operations_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if postgres.binaries() is None:
-        not_tested("the commands of docs/operations.md did not run", "PostgreSQL is not installed")
-    with postgres.server() as url:
-        session = "\n".join(blocks("docs/operations.md", "sh"))
-        for shown, real in {
-            "db.example:5432": re.sub(r".*@(.*)/.*", r"\1", url),
-            "//postgres@": "//owner@",
-            "8080": str(_free_port()),
-            "8815": str(_free_port()),
-        }.items():
-            assert shown in session
-            session = session.replace(shown, real)
-        status, said = _run(session, tmp_path)
-    assert status == 0, said
-    assert '"status":"ready"' in said.replace(" ", "")
-    assert '"role":"analytics.viewer"' in said.replace(" ", "")
-    assert "1 files are as they were written" in said
-    assert said.rstrip().endswith('2,"APAC",80')
-    monkeypatch.chdir(tmp_path)
-    for block in blocks("docs/operations.md", "python"):
-        exec(block, {})
+LAYERS = "|".join(path.name for path in docs.SOURCE.iterdir() if path.is_dir())
+PLACES = sorted(set(re.findall(rf"`((?:{LAYERS})/[\w/]+(?:\.\w+)?)`", PROSE)))
 
 
-def _run(session: str, folder: Path) -> tuple[int, str]:
-    """The session in a shell; whatever it leaves behind is ended."""
-    path = f"{Path(sys.executable).parent}:{postgres.binaries()}:/usr/bin:/bin"
-    with (folder / "said").open("w+") as said:
-        shell = subprocess.Popen(
-            ["sh", "-e", "-c", session],
-            cwd=folder,
-            env={"PATH": path, "HOME": str(folder)},
-            stdout=said,
-            stderr=said,
-            start_new_session=True,
-        )
-        try:
-            status = shell.wait(300)
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(shell.pid, signal.SIGKILL)
-        said.seek(0)
-        return status, said.read()
+@pytest.mark.parametrize("place", PLACES)
+def test_a_module_that_is_named_is_there(place: str) -> None:
+    assert any((docs.SOURCE / f"{place}{ending}").exists() for ending in ("", ".py"))
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as place:
-        port: int = place.getsockname()[1]
-        return port
+def test_the_map_has_every_folder_of_the_tree() -> None:
+    page = text("docs/decisions/0002-the-map-as-built.md")
+    parts = [path for path in docs.SOURCE.rglob("__init__.py") if path.parent != docs.SOURCE]
+    folders = {str(path.parent.relative_to(docs.SOURCE)) for path in parts} - {"catalog/migrations", "engines/arrow"}
+    assert {folder for folder in folders if f"`{folder}`" not in page and f"`{folder}/" not in page} == set()
