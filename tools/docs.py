@@ -57,7 +57,7 @@ OF_NO_KIND = (
     (
         f"`{BUG.upper()}`",
         "in a run",
-        "the run has failed; who waits for an operation hears 503, and it is a bug all the same",
+        "the run has failed; who waits for an operation hears 500",
     ),
     ("a status in words, as `NOT_IMPLEMENTED`", "over HTTP", "that status: the framework has refused by itself"),
 )

@@ -53,6 +53,7 @@ STATUS_OF: dict[str, int] = {
     "write_too_large": 413,
     "url_too_long": 414,
     "unsupported_media_type": 415,
+    "internal_error": 500,
     "schema_mismatch": 500,
     "schema_unavailable": 500,
     "codec_not_for_engine": 501,
