@@ -1,18 +1,22 @@
 """The frame of every page: who gets in, how, and what nobody can do to it."""
 
 import socket
-from uuid import UUID
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import UUID, uuid4
 
 import httpx
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, expect
 
 from penstock.core.caller import Role
-from ui.conftest import NARROW, WIDE, Service, Visit, token
+from penstock.ui.shown import sentence
+from ui.conftest import NARROW, PENSTOCK, WIDE, Service, Visit, Watch, serve, token
 
 
-def test_a_token_opens_the_page_and_signing_out_closes_it(visit: Visit) -> None:
-    page = visit("/", Role.VIEWER)
+def test_a_token_opens_the_page_and_signing_out_closes_it(visit: Visit, tenant: UUID) -> None:
+    page = visit("/", Role.VIEWER, sent=f"Bearer {token(tenant, Role.VIEWER)}")
     expect(page.get_by_text("ada · viewer")).to_be_visible()
     page.get_by_label("Sign out").click()
     expect(page.get_by_label("Token")).to_be_visible()
@@ -41,6 +45,7 @@ def test_sections_are_reached_by_keyboard_and_on_a_telephone(visit: Visit) -> No
     narrow = visit("/", width=NARROW)
     narrow.get_by_role("button", name="Sections").click()
     expect(narrow.get_by_role("menuitem", name="Home")).to_be_visible()
+    expect(narrow.get_by_role("menu").get_by_text("ada · admin")).to_be_visible()
 
 
 def test_a_bad_token_is_refused_in_words(service: Service, visit: Visit) -> None:
@@ -48,7 +53,7 @@ def test_a_bad_token_is_refused_in_words(service: Service, visit: Visit) -> None
     page.get_by_label("Sign out").click()
     page.get_by_label("Token").fill("<b>not a token</b>")
     page.get_by_label("Token").press("Enter")
-    expect(page.get_by_text("the token is not a JWT that can be read")).to_be_visible()
+    expect(page.get_by_role("alert")).to_contain_text("The token is not a JWT that can be read")
 
 
 @pytest.mark.parametrize(
@@ -108,3 +113,55 @@ def test_an_address_without_a_page_says_so_and_leads_back(visit: Visit) -> None:
         expect(page.get_by_role("heading", name="That did not work")).to_be_visible()
         page.get_by_role("link", name="‹ ").first.click()
         page.get_by_role("heading", level=1).first.wait_for()
+
+
+def test_a_page_that_the_service_has_forgotten_says_so_and_keeps_what_was_written(
+    tmp_path: Path, chromium: Browser
+) -> None:
+    subprocess.run([PENSTOCK, "init", "--workspace", str(tmp_path / "lake")], check=True)
+    served = contextmanager(serve)
+    with served(tmp_path) as service:
+        page = chromium.new_page()
+        page.set_default_timeout(60_000)
+        page.goto(f"{service.address}/ui/schemas/new")
+        page.get_by_label("Token").fill(token(uuid4()))
+        page.get_by_label("Token").press("Enter")
+        page.get_by_label("Schema type").click()
+        page.get_by_role("option", name="Query Returns Schema").click()
+        page.get_by_label("Schema name").fill("kept")
+        page.wait_for_function("window.penstockUnsaved === true")
+    port = service.address.rpartition(":")[2]
+    page.once("dialog", lambda dialog: dialog.dismiss())
+    with page.expect_event("dialog"), served(tmp_path, "--http-port", port):
+        expect(page.get_by_role("alert")).to_contain_text("The service has forgotten this page", timeout=60_000)
+        expect(page.get_by_label("Schema name")).to_have_value("kept")
+    page.close()
+
+
+def test_without_a_login_there_is_none(tmp_path: Path, chromium: Browser) -> None:
+    with contextmanager(serve)(tmp_path, "--dev") as service:
+        context = chromium.new_context()
+        watch, page = Watch(context, service.address), context.new_page()
+        page.goto(f"{service.address}/ui")
+        expect(page.get_by_role("heading", level=1)).to_have_text("Home")
+        expect(page.get_by_label("Sign out")).to_have_count(0)
+        page.get_by_role("link", name="Runs", exact=True).or_(page.get_by_role("link", name="All: Runs")).click()
+        expect(page.get_by_text("Nothing has run yet.")).to_be_visible()
+        page.get_by_role("main").get_by_role("button", name="Pipelines").click()
+        expect(page.get_by_role("heading", level=1)).to_have_text("Pipelines")
+        context.close()
+        watch.assert_nothing()
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("there is no such schema", "There is no such schema."),
+        ("version 7 does not exist; the newest is 1", "Version 7 does not exist; the newest is 1."),
+        ("a.b has moved past version 3", "a.b has moved past version 3."),
+        ("$filter: expected a value", "$filter: expected a value."),
+        ("Is it so?", "Is it so?"),
+    ],
+)
+def test_what_the_service_says_is_told_as_a_sentence(said: str, told: str) -> None:
+    assert sentence(said) == told

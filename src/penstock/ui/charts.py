@@ -7,7 +7,7 @@ from nicegui import ui
 
 from penstock.ui.frame import named
 
-_INK = "#75828c"  # readable on white and on black
+_INK = "currentColor"  # that of quiet text, in either theme; drawings as SVG can have it
 _LINE = "#75828c44"
 _BARS = ("#2f7fb8", "#4a9a6c", "#d07a34", "#8a6fc0")
 
@@ -40,9 +40,10 @@ def _chart(
             "xAxis": {"type": "category", "data": list(labels), **_axis(), "splitLine": {"show": False}},
             "yAxis": {"type": "value", **_axis()},
             "series": [_series(each, values, kind, stack) for each, values in series.items()],
-        }
+        },
+        renderer="svg",
     )
-    return named(chart.classes("w-full h-56").props("role=img"), _in_words(name, labels, series))
+    return named(chart.classes("w-full h-56 quiet").props("role=img"), _in_words(name, labels, series))
 
 
 def _series(name: str, values: Sequence[float | None], kind: str, stack: bool) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import inspect
 import logging
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import wraps
@@ -11,6 +12,7 @@ from weakref import WeakKeyDictionary
 from nicegui import Client, app, ui
 
 from penstock.core.caller import ROLES, Role
+from penstock.ui import shown
 from penstock.ui.api import Api, Problem
 
 P = ParamSpec("P")
@@ -72,7 +74,7 @@ def page(
         async def shown(*args: P.args, **options: P.kwargs) -> None:
             door = _door[0]
             dark = _dressed(title)
-            with _Frame(path) as (content, person):
+            with _Frame(path) as frame:
                 await ui.context.client.connected()
                 if not ui.context.client.has_socket_connection:  # gone again
                     return
@@ -85,18 +87,18 @@ def page(
                 ui.context.client.on_delete(api.close)
                 try:
                     visit = await _visit(api)
-                    _tell_who(person, visit, dark, dev=door.dev)
-                    with content:
+                    _tell_who(frame, visit, dark, dev=door.dev)
+                    with frame.content:
                         await fill(visit, *args, **options)
                 except Problem as problem:
                     if problem.status == 401:
                         app.storage.tab.pop(_TOKEN, None)
                         _ask_for_token(problem.sentence)
                     else:
-                        trouble(problem.sentence, path, level=1)
+                        trouble(problem.sentence, path)
                 except Exception:
                     _log.exception("a bug in the page %s", path)
-                    trouble(_BUG, path, level=1)
+                    trouble(_BUG, path)
 
         asked = inspect.signature(fill)
         shown.__signature__ = asked.replace(parameters=list(asked.parameters.values())[1:])  # type: ignore[attr-defined]
@@ -110,7 +112,7 @@ def nowhere() -> None:
     """What is at an address without a page."""
     _dressed("Not found")
     with _Frame("/"):
-        trouble("There is no page at this address.", level=1)
+        trouble("There is no page at this address.", "/")
 
 
 def told(act: Callable[P, Awaitable[Any]]) -> Callable[P, Awaitable[None]]:
@@ -152,7 +154,7 @@ def once(act: Callable[P, Awaitable[Any]]) -> Callable[P, Awaitable[None]]:
 def say(sentence: str, *, bad: bool = False) -> None:
     """A word at the edge of the page, also for those who hear it. A bad one stays until it is closed."""
     ui.notify(
-        sentence,
+        shown.sentence(sentence),
         type="negative" if bad else "positive",
         multi_line=True,
         close_button="Close" if bad else False,
@@ -168,6 +170,7 @@ def named(element: E, name: str) -> E:
 
 def heading(text: str, *, above: tuple[str, str] | None = None) -> ui.row:
     """The page's own heading, and a row beside it for what can be done. `above`: the name and the path of the list."""
+    ui.page_title(_title(text))
     with ui.column().classes("w-full gap-0"):
         if above:
             name, path = above
@@ -182,14 +185,15 @@ def subheading(text: str) -> ui.label:
     return ui.label(text).classes("text-lg font-medium").props('role=heading aria-level="2"')
 
 
-def trouble(sentence: str, path: str = "/", *, level: int = 2) -> None:
-    """In place of what could not be shown; with the way back to its section."""
-    section = _section(path)
-    name, _ = SECTIONS[section]
+def trouble(sentence: str, path: str | None = None) -> None:
+    """In place of what could not be shown. `path`: of a page without a heading, which would lead back to its section."""
     with ui.card().classes("w-full").props("role=alert flat bordered"):
-        ui.label("That did not work").classes("text-xl").props(f'role=heading aria-level="{level}"')
-        ui.label(sentence).classes("break-anywhere")
-        ui.link(f"‹ {name}", section)
+        ui.label("That did not work").classes("text-xl").props(f'role=heading aria-level="{1 if path else 2}"')
+        ui.label(shown.sentence(sentence)).classes("break-anywhere")
+        if path:
+            section = _section(path)
+            name, _ = SECTIONS[section]
+            ui.link(f"‹ {name}", section)
 
 
 def empty(sentence: str, label: str | None = None, to: str | Callable[[], Any] | None = None) -> None:
@@ -212,9 +216,15 @@ async def confirmed(question: str, yes: str, *, no: str = "Cancel", danger: bool
     return bool(await answered(dialog))
 
 
-async def answered(dialog: ui.dialog) -> Any:
+async def answered(dialog: ui.dialog, then: Callable[[], None] = lambda: None) -> Any:
     """What somebody says to a dialog, which is gone then; None for nothing, or if they are gone themselves."""
-    dialog.on("hide", lambda: None if dialog.is_deleted else dialog.delete())  # by then the focus is back where it was
+
+    def hidden() -> None:
+        if not dialog.is_deleted:
+            dialog.delete()  # by now the focus is back where it was
+            then()
+
+    dialog.on("hide", hidden)
     return await dialog
 
 
@@ -235,11 +245,11 @@ async def leave(path: str | None = None) -> None:
 _HEAD = """
 <script>
 (() => {
-  let lost = false;  // the connection, and perhaps the page's other half in the service with it
+  let lost = false, back;  // the connection, and perhaps the page's other half in the service with it
   const watch = () => {
     if (!window.socket) return setTimeout(watch, 200);
-    window.socket.on("disconnect", () => { lost = true; });
-    window.socket.on("connect", () => setTimeout(() => { lost = false; }, 3000));
+    window.socket.on("disconnect", () => { clearTimeout(back); lost = true; });
+    window.socket.on("connect", () => { back = setTimeout(() => { lost = false; }, 3000); });
   };
   const tell = () => {
     const told = document.createElement("div");
@@ -273,16 +283,34 @@ body { font-family: system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sa
 .quiet { color: #55616b; }
 .body--dark .quiet { color: #aab6bf; }
 :focus-visible { outline: 2px solid #e08a3c; outline-offset: 2px; }
+.q-btn.disabled { opacity: .35 !important; }
+.q-uploader__subtitle { display: none; }
 .q-table__container { max-width: 100%; }
+.q-table td a { display: inline-block; max-width: min(28rem, 60vw); overflow: hidden; text-overflow: ellipsis; vertical-align: bottom; }
+.penstock-long { background: none; border: 0; padding: 0; font: inherit; color: inherit; max-width: min(28rem, 60vw); overflow: hidden; text-overflow: ellipsis; white-space: nowrap; text-align: inherit;
+  vertical-align: bottom; text-decoration: underline dotted; text-underline-offset: 2px; cursor: pointer; }
+.q-table__middle {  /* a shadow at an edge beyond which there is more */
+  --sheet: #fff; --shade: #0003;
+  background:
+    linear-gradient(to right, var(--sheet), transparent) left / 3rem 100% no-repeat local,
+    linear-gradient(to left, var(--sheet), transparent) right / 3rem 100% no-repeat local,
+    linear-gradient(to right, var(--shade), transparent) left / 1rem 100% no-repeat scroll,
+    linear-gradient(to left, var(--shade), transparent) right / 1rem 100% no-repeat scroll;
+}
+.body--dark .q-table__middle { --sheet: #1d1d1d; --shade: #fff4; }
 </style>
 """
 
 
 def _dressed(title: str) -> ui.dark_mode:
-    ui.page_title(f"{title} · Penstock")
+    ui.page_title(_title(title))
     ui.colors(primary="#1d5d8c", secondary="#3b7a57", accent="#b0500f", positive="#2b6e3f", negative="#b3261e")
     ui.add_head_html(_HEAD)
     return ui.dark_mode(None)
+
+
+def _title(text: str) -> str:
+    return f"{text} · Penstock"
 
 
 class _Frame:
@@ -298,16 +326,16 @@ class _Frame:
             self.person = ui.row().classes("items-center gap-1 no-wrap")
             with (
                 ui.button(icon="menu").props('flat round dense color=white aria-label="Sections"').classes("md:hidden"),
-                ui.menu().props("role=menu"),
+                ui.menu().props("role=menu") as self.menu,
             ):
                 for to, (name, _) in SECTIONS.items():
                     ui.menu_item(name, lambda to=to: ui.navigate.to(to)).props("role=menuitem")
         with ui.column().classes("w-full max-w-6xl mx-auto gap-4") as self.content:
             ui.skip_link("Skip to content", target=self.content)
 
-    def __enter__(self) -> tuple[ui.element, ui.element]:
+    def __enter__(self) -> "_Frame":
         self.content.__enter__()
-        return self.content, self.person
+        return self
 
     def __exit__(self, *trouble: Any) -> None:
         self.content.__exit__(*trouble)
@@ -332,13 +360,16 @@ async def _visit(api: Api) -> Visit:
     return Visit(api, me["name"], ROLES[me["role"]], me["tenant"], me["version"])
 
 
-def _tell_who(person: ui.element, visit: Visit, dark: ui.dark_mode, *, dev: bool) -> None:
+def _tell_who(frame: _Frame, visit: Visit, dark: ui.dark_mode, *, dev: bool) -> None:
     async def other_theme() -> None:
         dark.value = not await ui.run_javascript("document.body.classList.contains('body--dark')")
         app.storage.tab[_DARK] = dark.value
 
-    with person:
-        ui.label(f"{visit.name} · {visit.role.name.lower()}").classes("text-sm max-sm:hidden")
+    who = f"{visit.name} · {visit.role.name.lower()}"
+    with frame.menu, ui.item().classes("sm:hidden").props("role=none"):
+        ui.label(who).classes("text-sm quiet break-anywhere self-center")
+    with frame.person:
+        ui.label(who).classes("text-sm max-sm:hidden")
         ui.button(icon="contrast", on_click=other_theme).props(
             'flat round dense color=white aria-label="Light or dark"'
         )
@@ -349,7 +380,10 @@ def _tell_who(person: ui.element, visit: Visit, dark: ui.dark_mode, *, dev: bool
 def _ask_for_token(why: str = "") -> None:
     with ui.card().classes("w-full max-w-xl mx-auto p-6"):
         ui.label("Sign in").classes("text-xl").props('role=heading aria-level="1"')
-        ui.label(why or "Paste a token.")
+        if why:
+            ui.label(shown.sentence(why)).classes("text-negative break-anywhere").props("role=alert")
+        else:
+            ui.label("Paste a token.")
 
         def sign_in(token: str) -> None:
             app.storage.tab[_TOKEN] = token
@@ -362,7 +396,7 @@ async def _sign_in_again(why: str) -> None:
     """The token has expired in the middle of something, which must not be lost for it."""
     with named(ui.dialog().props("persistent"), "Sign in again") as dialog, ui.card().classes("w-full max-w-xl"):
         subheading("Sign in again")
-        ui.label(f"{why}. What you have written here stays.")
+        ui.label(f"{shown.sentence(why)} What you have written here stays.")
         _token_form(dialog.submit)
         ui.button("Later", on_click=lambda: dialog.submit(None)).props("flat no-caps")
     if token := await answered(dialog):
@@ -377,7 +411,7 @@ def _token_form(use: Callable[[str], None]) -> None:
     ui.label("penstock token --role analytics.developer --user ada").classes("font-mono text-sm quiet")
 
     def sign_in() -> None:
-        if text := given.value.strip():
+        if text := re.sub(r"^bearer\s+", "", given.value.strip(), flags=re.IGNORECASE):  # as headers have it
             use(text)
 
     given.on("keydown.enter", sign_in)

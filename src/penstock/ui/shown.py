@@ -74,12 +74,27 @@ def seconds(number: float) -> str:
 
 def cell(value: Any) -> str:
     """A value in a table: short, and never empty where there is none."""
+    return cut(whole(value), LONGEST_CELL)
+
+
+def whole(value: Any) -> str:
+    """A value as text, however long it is."""
     if value is None:
         return "∅"
     if isinstance(value, bool):
         return "true" if value else "false"
-    text = _nested(value) if isinstance(value, list | dict) else _plain(value)
-    return text if len(text) <= LONGEST_CELL else f"{text[: LONGEST_CELL - 1]}…"
+    return _nested(value) if isinstance(value, list | dict) else _plain(value)
+
+
+def cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def sentence(text: str) -> str:
+    """What the service says, as a sentence: with a capital, unless a name comes first, and a full stop."""
+    first = text.partition(" ")[0].rstrip(",:;")
+    begun = text[:1].upper() + text[1:] if first.isalpha() else text
+    return begun if begun.endswith((".", "!", "?", "…")) else f"{begun}."
 
 
 def _plain(value: Any) -> str:

@@ -8,7 +8,7 @@ from nicegui import ui
 
 from penstock.ui import charts, shown
 from penstock.ui.frame import Visit, named, subheading, told
-from penstock.ui.grid import Column, grid, refill
+from penstock.ui.grid import Column, grid
 
 _NO_SPREAD = ("binary",)
 _UNKNOWN = "unknown"
@@ -101,7 +101,7 @@ class Columns:
         self._known |= {
             each["name"]: told_of(each, answer["rows"]) for each in answer["columns"] if each["name"] == column
         }
-        refill(self._table, _COLUMNS, list(self._known.values()))
+        self._table.refill(list(self._known.values()))
         self._picture.clear()
         with self._picture:
             histogram = answer["histogram"]

@@ -14,6 +14,7 @@ from penstock.ui.grid import Column, grid, pager
 
 AT_ONCE = 50  # rows of a table
 MOST_POINTS = 200  # of a chart
+LONGEST_KEPT = 5_000  # characters of a value
 _KINDS = {"bars": "Bars", "lines": "Lines"}
 _NUMBERS = ("int", "uint", "float", "double", "halffloat")
 
@@ -80,7 +81,7 @@ def refused(sentence: str) -> None:
     """In place of rows."""
     with ui.card().classes("w-full").props("flat bordered role=alert"), ui.row().classes("items-center gap-2 no-wrap"):
         ui.icon("error", color="negative", size="sm").props("aria-hidden=true")
-        ui.label(sentence).classes("break-anywhere")
+        ui.label(shown.sentence(sentence)).classes("break-anywhere")
 
 
 class _Table:
@@ -139,7 +140,9 @@ def _kept(values: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
 
 
 def _short(value: Any) -> Any:
-    return value if value is None or isinstance(value, bool | int | float | Decimal) else shown.cell(value)
+    if value is None or isinstance(value, bool | int | float | Decimal):
+        return value
+    return shown.cut(shown.whole(value), LONGEST_KEPT)
 
 
 def _is_number(kind: Any) -> bool:

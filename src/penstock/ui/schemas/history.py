@@ -8,7 +8,7 @@ from nicegui import ui
 from penstock.ui import shown, states
 from penstock.ui.api import Api
 from penstock.ui.frame import subheading, told
-from penstock.ui.grid import Column, grid, refill
+from penstock.ui.grid import Column, grid
 from penstock.ui.schemas import changes
 
 TOP = 50
@@ -18,7 +18,7 @@ VERSIONS = (
     Column("author", "By"),
     Column("changed_at", "When", shown.when),
     Column("state", "State", states.called),
-    Column("reason", "Reason", lambda text: shown.cell(text) if text else ""),
+    Column("reason", "Reason", lambda text: text or ""),
 )
 
 
@@ -51,7 +51,7 @@ class _History:
         before = min(self._known, default=None)
         answer = await self._api.get(f"{self._at}/versions", top=TOP, before=before)
         self._known |= {each["version"]: each for each in answer["value"]}
-        refill(self._table, VERSIONS, list(self._known.values()))
+        self._table.refill(list(self._known.values()))
         self._older.set_visibility(min(self._known) > 1)
         for each in (self._from, self._to):
             each.set_options({number: _label(found) for number, found in self._known.items()})
