@@ -21,6 +21,7 @@ from penstock.ui.searched import AskedByState
 from ui.conftest import NARROW, Service, Visit
 
 EVIL = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>{{7*7}}'
+HOSTILE = f"{EVIL} '&?#%20`${{7*7}}`"
 FIELDS = [{"name": "order_id", "type": "string", "optional": False}, {"name": "total", "type": "number", "optional": True}]  # fmt: skip
 
 
@@ -131,6 +132,18 @@ def test_schemas_are_found_by_words_and_states_a_page_at_a_time(visit: Visit, re
     archived.click()
     links.click()
     expect(page.get_by_role("heading", level=1, name="Gone")).to_be_visible()
+    page.go_back()
+    expect(links).to_have_text(["Gone"])
+    expect(archived).to_have_attribute("aria-pressed", "true")
+    page.goto(f"{page.url.partition('?')[0]}?page=2")
+    expect(page.get_by_text(f"{TOP + 1}–{TOP + 3} of {TOP + 3}")).to_be_visible()
+    words.fill(HOSTILE)
+    expect(page.get_by_text("No schema in these states has all of these words")).to_be_visible()
+    page.wait_for_url("**words=*")
+    page.reload()
+    expect(words).to_have_value(HOSTILE)
+    page.goto(f"{page.url.partition('?')[0]}?page=9")  # which there is no more
+    expect(page.get_by_text(f"1–{TOP} of {TOP + 3}")).to_be_visible()
     assert page.evaluate("window.hacked") is None
 
 
@@ -176,7 +189,7 @@ def test_a_schema_goes_through_its_states_with_reasons_and_is_deleted(
     expect(page.get_by_text("There is no schema in these states.")).to_be_visible()
     assert rest.get(f"/gts/{entry['id']}").status_code == 404
     page.goto(f"{service.address}/ui/schemas/{entry['id']}")
-    expect(page.get_by_role("alert")).to_contain_text("there is no such schema")
+    expect(page.get_by_role("alert")).to_contain_text("There is no such schema")
 
 
 def test_history_references_rows_and_json_are_a_click_away(visit: Visit, rest: httpx.Client) -> None:
@@ -190,6 +203,9 @@ def test_history_references_rows_and_json_are_a_click_away(visit: Visit, rest: h
     assert rest.post("/queries", json=query).status_code == 201
     page = visit(f"/schemas/{entry['id']}", Role.ADMIN)
     expect(page.get_by_text(EVIL)).to_be_visible()
+    expect(page).to_have_title("Orders · Penstock")
+    expect(page.get_by_text(entry["id"], exact=True)).to_be_visible()
+    expect(page.get_by_role("button", name="Copy the id")).to_be_visible()
 
     page.get_by_role("tab", name="History").click()
     expect(page.get_by_text(f"description: nothing → “{EVIL}”")).to_be_visible()

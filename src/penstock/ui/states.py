@@ -35,9 +35,14 @@ def badge(state: State) -> None:
         ui.label(called(state))
 
 
-def chips(on_change: Callable[[Collection[State]], Awaitable[None]]) -> None:
-    """A switch for each state, the usual ones on."""
-    chosen = set(USUAL)
+def read(names: str | None) -> frozenset[State]:
+    """The states that an address names, which may be none; without a word of it, the usual ones."""
+    return USUAL if names is None else frozenset(state for state in State if state in names.split(","))
+
+
+def chips(begun: Collection[State], on_change: Callable[[Collection[State]], Awaitable[None]]) -> None:
+    """A switch for each state, on for those that it begins with."""
+    chosen = set(begun)
 
     async def switch(state: State, chip: ui.button) -> None:
         chosen.symmetric_difference_update({state})

@@ -14,7 +14,7 @@ from penstock.ui.api import Api, part, quoted
 from penstock.ui.datasets import sending
 from penstock.ui.frame import Visit, empty, heading, once, page, subheading, told
 from penstock.ui.grid import Column, grid
-from penstock.ui.searched import Asked, Rows, Searched
+from penstock.ui.searched import Asked, Rows, Searched, number
 
 TOP = 50
 MOST_SCHEMAS = 100  # to choose from
@@ -44,6 +44,9 @@ class InSchema(Asked):
         named = f"tolower(schema_name) eq {quoted(self.schema.lower())}" if self.schema else None
         return {**(super().options() or {}), "filter": named}
 
+    def address(self) -> dict[str, str]:
+        return super().address() | ({"schema": self.schema} if self.schema else {})
+
 
 def by_schema(datasets: Sequence[Dataset], names: Sequence[str]) -> list[tuple[str, list[Dataset]]]:
     """The datasets of each schema. Case does not count; a schema is spelled as it is among the names."""
@@ -67,7 +70,7 @@ async def schema_names(api: Api) -> list[str]:
 
 
 @page("/datasets", "Datasets")
-async def datasets(visit: Visit, schema: str = "") -> None:
+async def datasets(visit: Visit, schema: str = "", words: str = "", page: str = "") -> None:
     async def create() -> None:
         if made := await sending.create(visit):
             ui.navigate.to(f"/datasets/{part(made['name'])}")
@@ -79,12 +82,12 @@ async def datasets(visit: Visit, schema: str = "") -> None:
     if not names:
         _nothing(visit, once(create))
         return
-    begun = InSchema(_SELECT, schema=schema or None)
-    found = Searched(visit, "/datasets", begun, partial(_fill, names), top=TOP, label="Search names")
+    chosen = next((name for name in names if name.lower() == schema.lower()), None)
+    begun = InSchema(_SELECT, words, number(page), chosen)
+    found = Searched(visit, "/datasets", "/datasets", begun, partial(_fill, names), top=TOP, label="Search names")
     if len(names) > 1:
-        chosen = next((name for name in names if name.lower() == schema.lower()), _ALL)
         with found.bar:
-            choice = ui.select([_ALL, *names], value=chosen, label="Schema")
+            choice = ui.select([_ALL, *names], value=chosen or _ALL, label="Schema")
             choice.props("outlined dense options-dense").classes("w-full max-w-56")
             choice.on_value_change(told(lambda: found.show(schema=None if choice.value == _ALL else choice.value)))
     await found.show()

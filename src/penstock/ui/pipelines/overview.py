@@ -1,6 +1,8 @@
 """The pipelines that there are, and how each of them fared last."""
 
 import asyncio
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from nicegui import ui
@@ -8,12 +10,14 @@ from nicegui import ui
 from penstock.core.caller import Role
 from penstock.ui import shown
 from penstock.ui.api import Api, part
-from penstock.ui.frame import Visit, empty, heading, page, told
-from penstock.ui.grid import Column, grid, pager
+from penstock.ui.frame import Visit, empty, heading, page
+from penstock.ui.grid import Column, grid
 from penstock.ui.pipelines import shelf
 from penstock.ui.pipelines.runs import state_in_words
+from penstock.ui.searched import Asked, Rows, Searched, number
 
 _TOP = 20
+_MEMBERS = "id,name,working,operations,updated_at"
 _COLUMNS = (
     Column("name", "Name", link=lambda row: f"/pipelines/{row['id']}"),
     Column("last", "Last run", link=lambda row: row["run"] and f"/runs/{row['run']}"),
@@ -25,46 +29,42 @@ _COLUMNS = (
 
 
 @page("/pipelines", "Pipelines")
-async def pipelines(visit: Visit) -> None:
+async def pipelines(visit: Visit, words: str = "", page: str = "") -> None:
     with heading("Pipelines"):
         ui.button("All runs", icon="history", on_click=lambda: ui.navigate.to("/runs")).props("flat no-caps")
         if visit.may(Role.DEVELOPER):
             ui.button("New pipeline", icon="add", on_click=lambda: ui.navigate.to("/pipelines/new")).props(
                 "unelevated no-caps"
             )
-    sought = ui.input("Search by name").props("outlined dense clearable debounce=300").classes("w-full max-w-md")
-    found = ui.column().classes("w-full gap-2")
+    begun = _ByName(_MEMBERS, words, number(page))
+    found = Searched(
+        visit, "/pipelines", "/pipelines", begun, partial(_fill, visit), top=_TOP, label="Search by name",
+        known=partial(_rows, visit.api),
+    )  # fmt: skip
+    await found.show()
 
-    async def look(skip: int = 0) -> None:
-        words = (sought.value or "").strip()
-        answer = await visit.api.get(
-            "/pipelines", search=words or None, top=_TOP, skip=skip, count=True, orderby="name"
+
+class _ByName(Asked):
+    def options(self) -> dict[str, Any]:
+        return {**(super().options() or {}), "orderby": "name"}
+
+
+def _fill(visit: Visit, asked: Asked, rows: Rows) -> None:
+    if rows:
+        grid(_COLUMNS, rows, name="Pipelines")
+    elif asked.words:
+        empty("No pipeline has such a name. Search for another.")
+    elif visit.may(Role.DEVELOPER):
+        empty(
+            "A pipeline appends and merges datasets into another one, in one commit. There is none yet.",
+            "Make the first one",
+            "/pipelines/new",
         )
-        rows = await _rows(visit.api, answer["value"])
-        if words != (sought.value or "").strip():
-            return  # a later answer is on its way
-        found.clear()
-        with found:
-            if rows:
-                grid(_COLUMNS, rows, name="Pipelines")
-                more = "@odata.nextLink" in answer
-                pager(skip, len(rows), answer["@odata.count"], more=more, on_move=told(look), top=_TOP)
-            elif words:
-                empty("No pipeline has such a name. Search for another.")
-            elif visit.may(Role.DEVELOPER):
-                empty(
-                    "A pipeline appends and merges datasets into another one, in one commit. There is none yet.",
-                    "Make the first one",
-                    "/pipelines/new",
-                )
-            else:
-                empty("There are no pipelines yet. A developer can make one.")
-
-    sought.on_value_change(told(lambda: look()))
-    await look()
+    else:
+        empty("There are no pipelines yet. A developer can make one.")
 
 
-async def _rows(api: Api, pipelines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+async def _rows(api: Api, pipelines: Rows) -> Rows:
     """Each with its last run, and with the name of the dataset that it works on."""
     names = await shelf.names(api, {each["working"]["dataset_id"] for each in pipelines})
     lasts = await asyncio.gather(*(_last_run(api, each["id"]) for each in pipelines))
@@ -80,7 +80,7 @@ async def _last_run(api: Api, pipeline: str) -> dict[str, Any] | None:
     return next(iter(answer["value"]), None)
 
 
-def _row(pipeline: dict[str, Any], dataset: str | None, last: dict[str, Any] | None) -> dict[str, Any]:
+def _row(pipeline: Mapping[str, Any], dataset: str | None, last: dict[str, Any] | None) -> dict[str, Any]:
     return {
         "id": pipeline["id"],
         "name": pipeline["name"],

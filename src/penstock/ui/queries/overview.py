@@ -6,11 +6,12 @@ from typing import Any
 from nicegui import ui
 
 from penstock.core.caller import Role
-from penstock.ui import shown, states
+from penstock.ui import shown
 from penstock.ui.api import part
 from penstock.ui.frame import Visit, empty, heading, page, told
 from penstock.ui.grid import Column, grid
-from penstock.ui.searched import AskedByState, Rows, Searched
+from penstock.ui.searched import AskedByState, Rows, Searched, number
+from penstock.ui.states import SEARCH, called, chips, read
 
 TOP = 20
 _SELECT = "id,name,description,state,version,datasets,parameters,updated_at"
@@ -24,22 +25,23 @@ def reads(datasets: list[dict[str, Any]]) -> str:
 
 COLUMNS = (
     Column("name", "Name", link=lambda row: f"/queries/{part(row['id'])}"),
-    Column("state", "State", states.called),
-    Column("datasets", "Reads", lambda datasets: shown.cell(reads(datasets))),
+    Column("state", "State", called),
+    Column("datasets", "Reads", reads),
     Column("parameters", "Parameters", lambda each: ", ".join(f"${one['name']}" for one in each) or "–"),
     Column("version", "Version", right=True),
     Column("updated_at", "Changed", shown.ago),
-    Column("description", "Description", lambda text: shown.cell(text or "")),
+    Column("description", "Description", lambda text: text or ""),
 )
 
 
 @page("/queries", "Queries")
-async def queries(visit: Visit) -> None:
+async def queries(visit: Visit, words: str = "", states: str | None = None, page: str = "") -> None:
     with heading("Queries"):
         ui.button(_new(visit), icon="add", on_click=lambda: ui.navigate.to("/queries/new")).props("unelevated no-caps")
-    found = Searched(visit, "/queries", AskedByState(_SELECT), partial(_fill, visit), top=TOP, label=states.SEARCH)
+    begun = AskedByState(_SELECT, words, number(page), read(states))
+    found = Searched(visit, "/queries", "/queries", begun, partial(_fill, visit), top=TOP, label=SEARCH)
     with found.bar:
-        states.chips(lambda chosen: told(found.show)(states=chosen))
+        chips(begun.states, lambda chosen: told(found.show)(states=chosen))
     await found.show()
 
 

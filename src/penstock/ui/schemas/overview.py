@@ -5,29 +5,27 @@ from functools import partial
 from nicegui import ui
 
 from penstock.core.caller import Role
-from penstock.ui import shown, states
+from penstock.ui import shown
 from penstock.ui.api import part
 from penstock.ui.frame import Visit, empty, heading, page, told
 from penstock.ui.grid import Column, grid
-from penstock.ui.searched import AskedByState, Rows, Searched
+from penstock.ui.searched import AskedByState, Rows, Searched, number
+from penstock.ui.states import SEARCH, called, chips, read
 
 TOP = 20
 _SELECT = "id,name,description,state,version,fields,updated_at"
-_LONGEST = 80  # characters of a description in the list
-
-
 COLUMNS = (
     Column("name", "Name", link=lambda row: f"/schemas/{part(row['id'])}"),
-    Column("state", "State", states.called),
+    Column("state", "State", called),
     Column("fields", "Fields", lambda fields: shown.count(len(fields)), right=True),
     Column("version", "Version", right=True),
     Column("updated_at", "Changed", shown.ago),
-    Column("description", "Description", lambda text: _short(text or "")),
+    Column("description", "Description", lambda text: text or ""),
 )
 
 
 @page("/schemas", "Schemas")
-async def schemas(visit: Visit) -> None:
+async def schemas(visit: Visit, words: str = "", states: str | None = None, page: str = "") -> None:
     with heading("Schemas"):
         if visit.may(Role.DEVELOPER):
             ui.button("Infer from a sample", on_click=lambda: ui.navigate.to("/schemas/new?infer=rows")).props(
@@ -36,9 +34,10 @@ async def schemas(visit: Visit) -> None:
             ui.button("New schema", icon="add", on_click=lambda: ui.navigate.to("/schemas/new")).props(
                 "unelevated no-caps"
             )
-    found = Searched(visit, "/gts", AskedByState(_SELECT), partial(_fill, visit), top=TOP, label=states.SEARCH)
+    begun = AskedByState(_SELECT, words, number(page), read(states))
+    found = Searched(visit, "/schemas", "/gts", begun, partial(_fill, visit), top=TOP, label=SEARCH)
     with found.bar:
-        states.chips(lambda chosen: told(found.show)(states=chosen))
+        chips(begun.states, lambda chosen: told(found.show)(states=chosen))
     await found.show()
 
 
@@ -53,7 +52,3 @@ def _fill(visit: Visit, asked: AskedByState, rows: Rows) -> None:
         empty("There is no schema in these states. A schema says what a query returns.", "New schema", "/schemas/new")
     else:
         empty("There is no schema in these states. A developer can make one.")
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
