@@ -72,6 +72,9 @@ def test_values_are_what_their_types_say() -> None:
         {"name": "d", "type": "date", "default": "2026-01-31"},
         {"name": "s", "type": "string", "required": False},
     ]
+    with pytest.raises(Invalid, match="a value is needed") as refused:
+        values.tried([values.Entry("a"), values.Entry("b", default="x"), values.Entry("c", required=False)])
+    assert refused.value.context["errors"] == [{"pointer": "/a", "message": "a value is needed"}]
     with pytest.raises(Invalid, match="parameter n: expected a number"):
         values.tried([values.Entry("n", FieldType.NUMBER, "twelve")])
 
@@ -182,14 +185,25 @@ def test_sql_is_written_tried_charted_checked_saved_and_run(visit: Visit, rest: 
     expect(page.get_by_role("img", name="total from 80.0 to 120.5")).to_be_visible()
 
     page.get_by_label("Name", exact=True).fill("Sales by region")
+    _write(page, "SELECT NULL AS nothing")
+    page.get_by_role("button", name="Infer a schema").click()
+    refusal = page.get_by_role("alert").filter(has_text="nothing")
+    expect(refusal).to_be_visible()  # at the box of the schema
+    expect(page.get_by_role("button", name="Close")).to_have_count(0)
+    editor.click()
+    page.keyboard.press("Control+z")
+    expect(page.get_by_label("Value of least")).to_have_value("10")
     page.get_by_role("button", name="Infer a schema").click()
     page.get_by_role("button", name="Create schema").click()
+    expect(refusal).to_have_count(0)
     expect(page.get_by_text("2 rows checked: all fit Sales by region.")).to_be_visible()
     page.get_by_label("Description").fill("One row a region")
     page.get_by_role("button", name="Save query").dblclick()  # which saves it once
 
     expect(page.get_by_role("heading", name="Sales by region")).to_be_visible()
     expect(page.get_by_text("One row a region", exact=True)).to_be_visible()
+    expect(page.get_by_role("group", name="Parameter least")).to_contain_text("number")
+    expect(page.get_by_text("OData, such as region desc")).to_be_visible()
     expect(page.get_by_role("link", name="shop.orders")).to_have_attribute("href", "/ui/datasets/shop.orders")
     kept = rest.get("/queries/Sales by region").json()
     assert kept["parameters"] == [{"name": "least", "type": "number", "required": True}]
@@ -219,10 +233,14 @@ def test_what_is_wrong_is_told_in_words_and_where(visit: Visit, rest: httpx.Clie
     _write(page, "SELECT region\nFRM shop.orders")
     page.get_by_role("button", name="Preview").click()
     alert = page.get_by_role("alert").filter(has_text="syntax error")
-    expect(alert).to_contain_text('syntax error at or near "shop" (line 2, column 5)')
+    expect(alert).to_contain_text('The statement cannot be read: syntax error at or near "shop" (line 2, column 5).')
     _write(page, "SELECT amount FROM shop.orders WHERE amount > $least")
     page.get_by_role("button", name="Preview").click()
+    expect(page.get_by_role("group", name="Parameter least")).to_contain_text("a value is needed")
+    page.get_by_role("checkbox", name="Required").click()
+    page.get_by_role("button", name="Preview").click()
     expect(page.get_by_label("Preview", exact=True)).to_contain_text("No data")  # NULL is greater than nothing
+    page.get_by_role("checkbox", name="Required").click()
     page.get_by_label("Type of least").click()
     page.get_by_role("option", name="number").click()
     page.get_by_label("Value of least").fill("many")
@@ -419,6 +437,20 @@ def test_what_is_not_saved_is_not_left_without_a_word(visit: Visit, rest: httpx.
     assert asked == ["beforeunload"]
 
 
+def test_going_back_keeps_what_is_not_saved_too(visit: Visit, rest: httpx.Client) -> None:
+    _dataset(rest)
+    page = visit("/queries", expect=("beforeunload",))
+    page.get_by_role("button", name="New query").first.click()
+    _write(page, "SELECT 1 AS one")
+    page.wait_for_function("window.penstockUnsaved === true")
+    page.once("dialog", lambda dialog: dialog.dismiss())
+    with page.expect_event("dialog"):
+        page.evaluate("history.back()")
+    expect(page.get_by_label("SQL", exact=True)).to_have_text("SELECT 1 AS one")
+    page.get_by_role("button", name="Preview").click()
+    expect(page.get_by_text("1 row", exact=True)).to_be_visible()
+
+
 def test_what_is_as_it_was_read_can_be_left(visit: Visit, rest: httpx.Client) -> None:
     _dataset(rest)
     schema = _schema(rest, "By region", region="string", total="number")
@@ -477,6 +509,8 @@ def test_rows_come_where_they_are_seen(visit: Visit, rest: httpx.Client, width: 
     expect(rows.get_by_role("cell", name="EMEA").first).to_be_in_viewport()
     _write(page, "SELECT region, $a, $b, $c, $d FROM shop.orders")
     expect(page.get_by_label("Value of d")).to_be_visible()
+    for name in "abcd":
+        page.get_by_label(f"Value of {name}").fill("x")
     page.get_by_label("SQL", exact=True).click()
     page.keyboard.press("Control+Enter")  # far above the rows
     expect(rows.get_by_role("columnheader")).to_have_count(5)

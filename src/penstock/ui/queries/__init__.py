@@ -1,5 +1,5 @@
 """Queries: written, tried, judged by their schema, registered and asked."""
 
-from penstock.ui.queries import one, overview
+from penstock.ui.queries import edit, new, one, overview
 
-__all__ = ["one", "overview"]
+__all__ = ["edit", "new", "one", "overview"]

@@ -1,4 +1,4 @@
-"""One query: what it is, how it became so, and its rows. And the place where SQL is written and kept."""
+"""One query: what it is, how it became so, and its rows."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,35 +7,14 @@ from nicegui import ui
 
 from penstock.core.caller import Role
 from penstock.core.lifecycle import State
-from penstock.core.names import DatasetName
-from penstock.errors import Invalid
 from penstock.ui import shown, states
 from penstock.ui.api import Problem, part
 from penstock.ui.frame import Visit, confirmed, heading, named, once, page, say, subheading
-from penstock.ui.queries.registration import Registration, differences, is_editable, show_differences
+from penstock.ui.queries.registration import differences, is_editable, show_differences
 from penstock.ui.queries.running import Running
-from penstock.ui.queries.workbench import Workbench
 
 _LIST = ("Queries", "/queries")
 _REVISIONS = 20  # at once
-_EXAMPLE = "SELECT 'Hello' AS greeting, 42 AS answer\n"
-
-
-@page("/queries/new", "New query")
-async def new(visit: Visit, dataset: str = "") -> None:
-    heading("New query" if visit.may(Role.DEVELOPER) else "Try SQL", above=_LIST)
-    await _write(visit, None, await _first_sql(visit, dataset))
-
-
-@page("/queries/{id}/edit", "Edit query")
-async def edit(visit: Visit, id: str) -> None:
-    query = await visit.api.get(f"/queries/{part(id)}")
-    heading(query["name"], above=("Query", f"/queries/{part(query['id'])}"))
-    if not is_editable(State(query["state"])):
-        ui.label(f"It is {states.called(query['state']).lower()}: its SQL can be tried here, and not changed.").classes(
-            "quiet"
-        )
-    await _write(visit, query, query["sql"])
 
 
 @page("/queries/{id}", "Query")
@@ -54,24 +33,6 @@ async def one(visit: Visit, id: str) -> None:
         Running(visit, query, schema)
     subheading("Versions")
     await _Versions(visit, query["id"]).more()
-
-
-async def _write(visit: Visit, query: Mapping[str, Any] | None, text: str) -> None:
-    bench = Workbench(visit, text, query["parameters"] if query else ())
-    if visit.may(Role.DEVELOPER) and (query is None or is_editable(State(query["state"]))):
-        Registration(visit, query, bench)
-    await bench.fill(query["returns_schema_id"] if query else None)
-
-
-async def _first_sql(visit: Visit, dataset: str) -> str:
-    """Something to begin with: the dataset that was asked for, or the first that there is."""
-    if not dataset:
-        found = (await visit.api.get("/datasets", orderby="name", top=1, select="name"))["value"]
-        return f"SELECT *\nFROM {found[0]['name']}\nLIMIT 100\n" if found else _EXAMPLE
-    try:
-        return f"SELECT *\nFROM {DatasetName.parse(dataset)}\nLIMIT 100\n"
-    except Invalid:  # it is no name, and so it does not get into the SQL
-        return _EXAMPLE
 
 
 async def _schema(visit: Visit, id: str) -> Any | None:
@@ -99,14 +60,14 @@ def _steps(visit: Visit, query: Mapping[str, Any]) -> None:
             say(f"{query['name']} is deleted.")
             ui.navigate.to("/queries")
 
+    if visit.may(Role.ADMIN):
+        ui.button("Delete", icon="delete", on_click=once(delete)).props("flat no-caps color=negative")
+    for to, verb in states.steps(State(query["state"]), visit.role):
+        ui.button(verb.capitalize(), on_click=once(lambda to=to, verb=verb: move(to, verb))).props("outline no-caps")
     writes = visit.may(Role.DEVELOPER) and is_editable(State(query["state"]))
     ui.button("Edit" if writes else "Try changes", icon="edit", on_click=lambda: ui.navigate.to(f"{at}/edit")).props(
         "unelevated no-caps"
     )
-    for to, verb in states.steps(State(query["state"]), visit.role):
-        ui.button(verb.capitalize(), on_click=once(lambda to=to, verb=verb: move(to, verb))).props("outline no-caps")
-    if visit.may(Role.ADMIN):
-        ui.button("Delete", icon="delete", on_click=once(delete)).props("flat no-caps color=negative")
 
 
 def _facts(query: Mapping[str, Any], schema: Mapping[str, Any] | None) -> None:

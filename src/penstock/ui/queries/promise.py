@@ -110,7 +110,13 @@ class Promise:
         if statement is None:
             return
         name = self._called() or f"Query of {shown.when(datetime.now(UTC).isoformat())}"
-        proposal = await self._visit.api.post("/gts/infer", {**statement, "name": name})
+        try:
+            proposal = await self._visit.api.post("/gts/infer", {**statement, "name": name})
+        except Problem as problem:
+            if problem.status == 401:
+                raise
+            self.complain(problem.sentence)
+            return
         made = await propose(proposal, lambda asked: self._visit.api.post("/gts", asked))
         if made:
             self._choose(made["id"], made["name"])

@@ -8,6 +8,7 @@ from typing import Any
 
 from nicegui import ui
 
+from penstock.core.caller import Role
 from penstock.core.lifecycle import State
 from penstock.core.query import assert_editable
 from penstock.errors import Unsupported
@@ -67,6 +68,14 @@ def show_differences(found: list[Difference]) -> None:
         with ui.column().classes("w-full gap-0 font-mono text-sm overflow-x-auto pl-2"):
             for line in each.lines:
                 ui.label(line or " ").classes("whitespace-pre-wrap break-anywhere")
+
+
+async def write(visit: Visit, query: Mapping[str, Any] | None, text: str) -> None:
+    """The place where SQL is written, with the form that keeps it for those who may."""
+    bench = Workbench(visit, text, query["parameters"] if query else ())
+    if visit.may(Role.DEVELOPER) and (query is None or is_editable(State(query["state"]))):
+        Registration(visit, query, bench)
+    await bench.fill(query["returns_schema_id"] if query else None)
 
 
 class Registration:

@@ -146,7 +146,7 @@ class Running:
 
     def _option(self, label: str, like: str) -> ui.input:
         box = ui.input(label).props("outlined dense hide-bottom-space").classes("flex-1 min-w-56")
-        box.props["placeholder"] = like
+        box.props["hint"] = f"OData, such as {like}" if like else "OData"
         box.on("keydown.enter", self._run)
         return box
 

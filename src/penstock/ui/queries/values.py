@@ -11,6 +11,7 @@ from penstock.core.parameters import Parameter, values
 from penstock.errors import Invalid
 from penstock.ui.frame import named
 
+NEEDED = "a value is needed"
 _TYPES = [str(kind) for kind in FieldType]
 _LIKE = {
     FieldType.STRING: "EMEA",
@@ -39,8 +40,12 @@ def declared_as(parameter: Mapping[str, Any]) -> Entry:
     return Entry(parameter["name"], FieldType(parameter["type"]), "", text, parameter["required"])
 
 
-def tried(entries: Iterable[Entry]) -> dict[str, Any]:
+def tried(entries: Sequence[Entry]) -> dict[str, Any]:
     """The value of each, as JSON has it. What cannot be one is refused in the words of the core."""
+    missing = [each.name for each in entries if each.required and not (each.value or each.default)]
+    if missing:
+        errors = [{"pointer": f"/{name}", "message": NEEDED} for name in missing]
+        raise Invalid("missing_parameter", NEEDED, errors=errors)
     return {each.name: _json(each, each.value or each.default) for each in entries}
 
 
@@ -66,9 +71,9 @@ class Form:
                 ui.label(f"${entry.name}").classes("font-mono pt-2 w-32 break-anywhere")
                 if declaring:
                     self._type(entry)
-                self._text(entry, "value", "Value")
+                self._text(entry, "value", "Value", declaring=declaring)
                 if declaring:
-                    self._text(entry, "default", "Default")
+                    self._text(entry, "default", "Default", declaring=declaring)
                     box = ui.checkbox("Required", value=entry.required).props("dense").classes("pt-2")
                     box.on_value_change(lambda event, entry=entry: self._take(entry, "required", event.value))
 
@@ -89,11 +94,13 @@ class Form:
         named(chosen.classes("w-32"), f"Type of {entry.name}")
         chosen.on_value_change(lambda event: self._take(entry, "type", FieldType(event.value)))
 
-    def _text(self, entry: Entry, member: str, label: str) -> None:
+    def _text(self, entry: Entry, member: str, label: str, *, declaring: bool) -> None:
         box = self._inputs[entry.name.lower(), member] = ui.input(label, value=getattr(entry, member)).props(
-            "outlined dense hide-bottom-space"
+            "outlined dense stack-label hide-bottom-space"
         )
         box.props["placeholder"] = entry.default if member == "value" and entry.default else _LIKE[entry.type]
+        if member == "value" and not declaring:  # then nothing else says what it is
+            box.props["hint"] = f"{entry.type}, {entry.default} unless given" if entry.default else entry.type
         named(box.classes("flex-1 min-w-40"), f"{label} of {entry.name}")
         box.on_value_change(lambda event: self._take(entry, member, event.value or ""))
 

@@ -13,7 +13,7 @@ from penstock.ui.frame import Visit, once, told
 from penstock.ui.queries import results, sql, verdict
 from penstock.ui.queries.palette import palette
 from penstock.ui.queries.promise import Promise
-from penstock.ui.queries.values import Entry, Form, declared, declared_as, tried
+from penstock.ui.queries.values import NEEDED, Entry, Form, declared, declared_as, tried
 
 _ROWS = "grid-template-rows: auto 1fr"  # rows begin under the editor, however high that is what stands beside both
 _BRING = """
@@ -108,7 +108,7 @@ class Workbench:
         position = problem.told.get("position")
         at = f" ({sql.place(self.text, position)})" if isinstance(position, int) else ""
         for name in problem.told.get("parameters") or ():
-            self._form.complain(name, "a value is needed")
+            self._form.complain(name, NEEDED)
         with self._wrong:
             results.refused(f"{problem.sentence}{at}")
 
