@@ -1,5 +1,5 @@
 """Schemas: found, looked at, written, tried and led through their states."""
 
-from penstock.ui.schemas import editor, one, overview
+from penstock.ui.schemas import edit, new, one, overview
 
-__all__ = ["editor", "one", "overview"]
+__all__ = ["edit", "new", "one", "overview"]

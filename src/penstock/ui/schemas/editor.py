@@ -3,66 +3,21 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
-from uuid import UUID
 
 from nicegui import ui
 
-from penstock.core import gts, lifecycle
+from penstock.core import lifecycle
 from penstock.core.caller import Role
 from penstock.core.lifecycle import EDITABLE, MEMBERS, State
-from penstock.errors import Unsupported
-from penstock.ui.api import Problem, quoted
-from penstock.ui.frame import Visit, heading, leave, once, page, trouble, unsaved
+from penstock.ui.api import Problem
+from penstock.ui.frame import Visit, leave, once, unsaved
 from penstock.ui.schemas import dialogs
 from penstock.ui.schemas.dialogs import Choice
+from penstock.ui.schemas.field_row import focus
 from penstock.ui.schemas.fields import Form, Row, complaints, form, placed
 from penstock.ui.schemas.form import SchemaForm
 
-_READS_ONLY = "You may look at schemas. To make or change them you need the role analytics.developer."
-
-
-@page("/schemas/new", "New schema")
-async def new(visit: Visit, infer: str = "", given: str = "") -> None:
-    """`infer`: begin with a sample (rows, dataset or sql), which `given` may hold."""
-    heading("New schema", above=("Schemas", "/schemas"))
-    if not visit.may(Role.DEVELOPER):
-        trouble(_READS_ONLY, "/schemas")
-        return
-    answer = await visit.api.get("/gts", filter=f"type_id eq {quoted(gts.BASE)}")
-    types = {each["gts_id"]: each for each in answer["value"]}
-    chosen = ui.select({key: each["name"] for key, each in types.items()}, label="Schema type")
-    chosen.props("outlined dense").classes("w-full max-w-sm")
-    begin = ui.label("Choose what kind of schema it is to be.").classes("quiet")
-    place = ui.column().classes("w-full gap-4")
-
-    def edit() -> Editor:
-        begin.text = types[chosen.value]["description"] or ""
-        chosen.disable()
-        with place:
-            return Editor(visit, place, Form(), {"type_id": chosen.value})
-
-    if not infer:
-        chosen.on_value_change(edit)
-        return
-    chosen.value = next(iter(types))
-    await edit().infer(infer, given)
-
-
-@page("/schemas/{id:uuid}/edit", "Edit schema")
-async def edit(visit: Visit, id: UUID) -> None:
-    entry = await visit.api.get(f"/gts/{id}")
-    heading(f"Edit {entry['name']}", above=(entry["name"], f"/schemas/{id}"))
-    if not visit.may(Role.DEVELOPER):
-        trouble(_READS_ONLY, "/schemas")
-        return
-    settled = _settled(State(entry["state"]))
-    if not EDITABLE[State(entry["state"])]:
-        trouble(settled, "/schemas")
-        return
-    if settled:
-        ui.label(settled).classes("quiet").props("role=note")
-    with ui.column().classes("w-full gap-4") as place:
-        Editor(visit, place, form(entry), entry)
+READS_ONLY = "You may look at schemas. To make or change them you need the role analytics.developer."
 
 
 class Editor:
@@ -85,6 +40,10 @@ class Editor:
             self._button = ui.button("Save Schema", on_click=once(self.save)).props("unelevated no-caps")
             back = "/schemas" if is_new else f"/schemas/{entry['id']}"
             ui.button("Cancel", on_click=lambda: ui.navigate.to(back)).props("flat no-caps")
+
+    def focus(self) -> None:
+        """Begin with the name."""
+        self._sheet.focus()
 
     async def infer(self, way: str = "rows", given: str = "") -> None:
         now = self._sheet.form
@@ -177,9 +136,8 @@ class Editor:
                 copy = ui.button(icon="content_copy", on_click=lambda: ui.clipboard.write(entry["id"]))
                 copy.props('flat round dense aria-label="Copy the id"')
             with ui.row().classes("gap-2"):
-                ui.button("Open it", on_click=lambda: ui.navigate.to(f"/schemas/{entry['id']}")).props(
-                    "unelevated no-caps"
-                )
+                onward = ui.button("Open it", on_click=lambda: ui.navigate.to(f"/schemas/{entry['id']}"))
+                focus(onward.props("unelevated no-caps"))
                 ui.button("All schemas", on_click=lambda: ui.navigate.to("/schemas")).props("flat no-caps")
 
 
@@ -189,12 +147,3 @@ def _outcome(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     if before["version"] == after["version"]:
         return f"Nothing has changed: “{after['name']}” stays at version {after['version']}."
     return f"“{after['name']}” was saved as version {after['version']}."
-
-
-def _settled(state: State) -> str:
-    """What cannot change any more in this state, in words."""
-    try:
-        lifecycle.assert_editable(state, frozenset(MEMBERS))
-    except Unsupported as refusal:
-        return refusal.message[0].upper() + refusal.message[1:] + "."
-    return ""

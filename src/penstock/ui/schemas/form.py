@@ -48,6 +48,9 @@ class SchemaForm:
         self._show()
         self._guard()
 
+    def focus(self) -> None:
+        self._name.run_method("focus")
+
     def refuse(self, said: Told) -> None:
         """Tell what is wrong, and go to the first place that is meant."""
         self._told = said
@@ -57,7 +60,7 @@ class SchemaForm:
         else:
             self._tell()
         if "/name" in said:
-            self._name.run_method("focus")
+            self.focus()
         elif row is not None:
             self._rows[row].focus()
 
@@ -118,7 +121,11 @@ class SchemaForm:
         rows = list(self.form.rows)
         rows[row] = replace(rows[row], **changes)
         self.form = replace(self.form, rows=tuple(rows))
-        self._forget(*(f"/fields/{row}/{member}" for member in changes))
+        if "name" in changes:  # a name that was there already may be the only one now
+            self._forget(*(f"/fields/{each}/name" for each in range(len(rows))))
+            self._tell()
+        else:
+            self._forget(*(f"/fields/{row}/{member}" for member in changes))
         self._guard()
 
     def _append(self) -> None:

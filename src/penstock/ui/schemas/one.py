@@ -52,10 +52,10 @@ class _Schema:
     def _head(self, answer: Answer) -> None:
         entry, state = self._entry, State(self._entry["state"])
         with heading(entry["name"], above=("Schemas", "/schemas")):
+            if self._visit.may(Role.ADMIN):
+                ui.button("Delete", icon="delete", on_click=once(self._delete)).props("flat no-caps color=negative")
             for to, verb in states.steps(state, self._visit.role):
                 ui.button(verb.capitalize(), on_click=once(_bound(self._move, to, verb))).props("outline no-caps")
-            if self._visit.may(Role.ADMIN):
-                ui.button("Delete", on_click=once(self._delete)).props("flat no-caps color=negative")
             if self._visit.may(Role.DEVELOPER) and EDITABLE[state]:
                 ui.button("Edit", icon="edit", on_click=lambda: ui.navigate.to(f"/schemas/{entry['id']}/edit")).props(
                     "unelevated no-caps"
@@ -64,7 +64,11 @@ class _Schema:
             states.badge(state)
             ui.label(f"Version {entry['version']}")
             ui.label(f"changed {shown.ago(entry['updated_at'])}").classes("quiet")
-            ui.label(entry["id"]).classes("font-mono text-sm quiet break-anywhere")
+            with ui.row().classes("items-center gap-1"):
+                ui.label("Id").classes("quiet")
+                ui.label(entry["id"]).classes("font-mono text-sm break-anywhere")
+                copy = ui.button(icon="content_copy", on_click=lambda: ui.clipboard.write(entry["id"]))
+                copy.props('flat round dense size=sm aria-label="Copy the id"')
         if sunset := answer.headers.get("sunset"):
             day = shown.when(parsedate_to_datetime(sunset).isoformat())
             ui.label(f"New queries cannot use it. It is archived on {day}, unless a query still refers to it.").props(
@@ -153,7 +157,7 @@ async def _told_here(fill: Callable[[], Awaitable[None]]) -> None:
     try:
         await fill()
     except Problem as problem:
-        trouble(problem.sentence, "/schemas")
+        trouble(problem.sentence)
 
 
 def _bound(act: Callable[..., Awaitable[None]], *args: Any) -> Callable[[], Awaitable[None]]:
