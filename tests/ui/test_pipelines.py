@@ -146,6 +146,14 @@ def test_every_state_of_a_run_has_a_sentence_and_a_look() -> None:
     assert steps.summary(run(State.RUNNING, progress=PROGRESS)) == "Operation 2 of 2: append."
 
 
+def test_until_spark_has_something_to_tell_it_gets_ready() -> None:
+    begun = run(State.RUNNING, progress={**PROGRESS, **dict.fromkeys(("operation", "order", "stages", "tasks", "rows"), 0), "phase": None})  # fmt: skip
+    assert steps.summary(begun) == "It has begun; Spark gets ready."
+    assert [each.sentence for each in steps.steps(begun)] == ["Spark gets ready", ""]
+    begun["progress"]["phase"] = "read"
+    assert steps.summary(begun) == "Operation 1 of 2: append."
+
+
 def test_how_long_a_run_took_is_known_when_it_has_ended() -> None:
     assert runs.seconds(run(State.SUCCEEDED)) == 2.5
     assert runs.seconds(run(State.RUNNING, ended_at=None)) is None
@@ -252,6 +260,22 @@ def test_a_run_that_waits_can_be_cancelled(visit: Visit, rest: httpx.Client) -> 
     page.get_by_role("link", name="‹ month").click()
     page.get_by_role("link", name="‹ Pipelines").click()
     expect(page.get_by_role("link", name="◼ cancelled")).to_be_visible()
+
+
+def test_a_run_tells_how_far_it_is_and_can_be_cancelled_on_its_way(visit: Visit, rest: httpx.Client) -> None:
+    long = pipeline(put(rest, "finance.ledger"), put(rest, "finance.sales"), name="long")
+    begun = rest.post(f"/pipelines/{keep(rest, {**long, 'operations': long['operations'] * 40})}/runs").json()["id"]
+    page = visit(f"/runs/{begun}", Role.DEVELOPER)
+    said = page.get_by_role("status").filter(has_text="Operation")
+    said.wait_for(timeout=A_WHILE)
+    first = said.inner_text()
+    expect(said).not_to_have_text(first, timeout=A_WHILE)
+    expect(page.get_by_text("done: 2 rows appended").first).to_be_visible()
+    page.get_by_role("button", name="Cancel run").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel run").click()
+    expect(page.get_by_text("It was cancelled. Nothing was written.")).to_be_visible(timeout=A_WHILE)
+    expect(page.get_by_text("not done").last).to_be_visible()
+    assert rest.get("/datasets/finance.ledger").json()["version"] == 1
 
 
 def test_a_run_that_fails_says_so_in_the_words_of_its_operation(visit: Visit, rest: httpx.Client) -> None:
@@ -435,6 +459,10 @@ def test_pipelines_are_found_by_name_and_page_by_page(visit: Visit, rest: httpx.
     expect(page.get_by_text("21–23 of 23")).to_be_visible()
     expect(page.get_by_role("link", name="pipeline 22")).to_be_visible()
     expect(page.get_by_role("button", name="Next page")).to_be_disabled()
+    page.get_by_role("link", name="pipeline 22").click()
+    page.get_by_role("heading", name="pipeline 22").wait_for()
+    page.go_back()
+    expect(page.get_by_text("21–23 of 23")).to_be_visible()
     page.get_by_label("Search by name").fill("E 07")
     expect(page.get_by_text("1–1 of 1")).to_be_visible()
     expect(page.get_by_role("link", name="pipeline 07")).to_be_visible()

@@ -12,6 +12,7 @@ from penstock.ui.pipelines import definition, shelf
 from penstock.ui.pipelines.definition import Dataset, Fault
 
 _PAUSE = 0.4  # seconds without a keystroke, before what is written is checked
+READ_ONLY = "Your role may look at pipelines, and not change or run them."
 _NO_LIST = "There is no list of operations to add to; mend the JSON first."
 
 

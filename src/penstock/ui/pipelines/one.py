@@ -1,4 +1,4 @@
-"""One pipeline: what it says, whether it can run, what its runs did; and a new one."""
+"""One pipeline: what it says, whether it can run, what its runs did."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,58 +10,34 @@ from penstock.core.caller import Role
 from penstock.ui import shown
 from penstock.ui.api import Problem, part
 from penstock.ui.frame import Visit, confirmed, empty, heading, leave, once, page, say, subheading
-from penstock.ui.pipelines import definition, shelf
-from penstock.ui.pipelines.bench import Bench
+from penstock.ui.pipelines import definition
+from penstock.ui.pipelines.bench import READ_ONLY, Bench
 from penstock.ui.pipelines.runs import Starter, Table
 
-_ABOVE = ("Pipelines", "/pipelines")
 _CHANGED = ("PIPELINE_CHANGED", "PRECONDITION_FAILED")
 _SIGNS = {"-": "bg-red-500/20", "+": "bg-green-500/20", " ": "quiet", "…": "quiet"}
 _MOST_LINES = 500  # of differences that are shown
-_READ_ONLY = "Your role may look at pipelines, and not change or run them."
-
-
-@page("/pipelines/new", "New pipeline")
-async def new(visit: Visit) -> None:
-    actions = heading("New pipeline", above=_ABOVE)
-    if not visit.may(Role.DEVELOPER):
-        empty(_READ_ONLY, "Back to pipelines", "/pipelines")
-        return
-    datasets = await shelf.first(visit.api)
-    if not datasets:
-        empty("A pipeline works on datasets, and there are none yet.", "Go to datasets", "/datasets")
-        return
-    ui.label("This example is made of your datasets. Change it to what you mean.").classes("quiet")
-    bench = Bench(visit, definition.text(definition.example(datasets)), writable=True)
-
-    async def save() -> None:
-        made = await visit.api.post("/pipelines", await bench.value())
-        await leave(f"/pipelines/{made['id']}")
-
-    with actions:
-        ui.button("Save pipeline", icon="save", on_click=once(save)).props("unelevated no-caps")
-    await bench.open()
 
 
 @page("/pipelines/{id}", "Pipeline")
 async def pipeline(visit: Visit, id: str) -> None:
     stored = await visit.api.get(f"/pipelines/{part(id)}")
-    actions = heading(stored["name"], above=_ABOVE)
+    actions = heading(stored["name"], above=("Pipelines", "/pipelines"))
     about = ui.label(_about(stored)).classes("quiet")
     writable = visit.may(Role.DEVELOPER)
     if not writable:
-        ui.label(_READ_ONLY).classes("quiet")
+        ui.label(READ_ONLY).classes("quiet")
     subheading("Definition")
     bench = Bench(visit, definition.text(stored), writable=writable)
     one = _One(visit, bench, stored, about)
     if writable:
         with actions:
-            ui.button("Delete", icon="delete_outline", on_click=once(one.delete)).props("flat no-caps")
+            ui.button("Delete", icon="delete", on_click=once(one.delete)).props("flat no-caps color=negative")
             ui.button("Save", icon="save", on_click=once(one.save)).props("outline no-caps")
             ui.button("Run", icon="play_arrow", on_click=once(one.run)).props("unelevated no-caps")
     subheading("Past runs")
     nothing = "It has not run yet. Run it, and see here how many rows and how much time each run took."
-    past = Table(visit, with_charts=True, nothing=nothing if writable else "It has not run yet.")
+    past = Table(visit, with_charts=True, nothing=lambda: empty(nothing if writable else "It has not run yet."))
     await past.search(f"pipeline_id eq {stored['id']}")
     await bench.open()
 

@@ -1,6 +1,6 @@
 """Runs: all of the tenant's, and how a list of them looks, as a table and as charts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
@@ -53,7 +53,14 @@ async def runs(visit: Visit) -> None:
     heading("Runs", above=("Pipelines", "/pipelines"))
     states = {"": "All states", **{str(state): str(state) for state in State}}
     wanted = ui.select(states, value="", label="State").props("outlined dense").classes("w-48")
-    table = Table(visit, with_names=True, nothing="No run is in this state.")
+
+    def nothing() -> None:
+        if wanted.value:
+            empty("No run is in this state.")
+        else:
+            empty("Nothing has run yet.", "Pipelines", "/pipelines")
+
+    table = Table(visit, with_names=True, nothing=nothing)
     wanted.on_value_change(told(lambda: table.search(f"state eq {quoted(wanted.value)}" if wanted.value else None)))
     await table.search(None)
 
@@ -61,7 +68,9 @@ async def runs(visit: Visit) -> None:
 class Table:
     """Runs that a filter finds, the newest first. It looks again as long as one of them is under way."""
 
-    def __init__(self, visit: Visit, *, with_names: bool = False, with_charts: bool = False, nothing: str) -> None:
+    def __init__(
+        self, visit: Visit, *, with_names: bool = False, with_charts: bool = False, nothing: Callable[[], None]
+    ) -> None:
         self._api, self._with_charts, self._nothing = visit.api, with_charts, nothing
         self._columns = (_STATE, _PIPELINE, *_OTHERS) if with_names else (_STATE, *_OTHERS)
         self._filter: str | None = None
@@ -99,7 +108,7 @@ class Table:
         self._place.clear()
         with self._place:
             if not found:
-                empty(self._nothing)
+                self._nothing()
                 return
             if self._with_charts:
                 _charts(found)

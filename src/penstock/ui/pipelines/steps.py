@@ -58,7 +58,7 @@ def summary(run: Run) -> str:
             return "It waits for its turn."
         case State.RUNNING if run["cancelling"]:
             return "It was asked to stop, and will soon."
-        case State.RUNNING if progress.get("type"):
+        case State.RUNNING if progress.get("type") and not _gets_ready(progress):
             return f"Operation {progress['operation'] + 1} of {progress['operations']}: {progress['type']}."
         case State.RUNNING:
             return "It has begun; Spark gets ready."
@@ -120,7 +120,14 @@ def _counts(kind: str, result: Mapping[str, Any]) -> str:
     return f"{what}; {after} after it, in {shown.seconds(result['execution_time_ms'] / 1000)}"
 
 
+def _gets_ready(progress: Mapping[str, Any]) -> bool:
+    """Is the first operation next, and Spark has nothing to tell yet?"""
+    return not (progress["operation"] or progress["phase"] or progress["stages"])
+
+
 def _spark(progress: Mapping[str, Any]) -> str:
+    if _gets_ready(progress):
+        return "Spark gets ready"
     parts = [progress["phase"] or "begins"]
     if progress["tasks"]:
         parts.append(f"task {progress['tasks_done']:,} of {progress['tasks']:,}")
