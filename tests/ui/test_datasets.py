@@ -20,6 +20,12 @@ from penstock.ui.datasets.versions import series
 from ui.conftest import NARROW, Service, Visit
 
 EVIL = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>{{7*7}}'
+COLOURS = """texts => texts.map(text => {
+    const numbers = colour => colour.match(/[\\d.]+/g).map(Number);
+    let paper = text;
+    while ((numbers(getComputedStyle(paper).backgroundColor)[3] ?? 1) === 0) paper = paper.parentElement;
+    return [numbers(getComputedStyle(text).fill).slice(0, 3), numbers(getComputedStyle(paper).backgroundColor).slice(0, 3)];
+})"""  # of texts in a drawing, and of what is behind them
 CSV, JSONL = {"content-type": "text/csv"}, {"content-type": "application/x-ndjson"}
 
 
@@ -48,6 +54,18 @@ def bring(page: Page, name: str, content: str | bytes) -> None:
 
 def holding(part: str) -> re.Pattern[str]:
     return re.compile(re.escape(part))
+
+
+def contrast(ink: list[int], paper: list[int]) -> float:
+    """As WCAG has it."""
+
+    def light(colour: list[int]) -> float:
+        parts = [each / 255 for each in colour]
+        red, green, blue = (each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    dark, bright = sorted((light(ink), light(paper)))
+    return (bright + 0.05) / (dark + 0.05)
 
 
 def cells(table: Locator) -> list[list[str]]:
@@ -98,7 +116,12 @@ def test_the_first_dataset_is_made_of_a_file(visit: Visit, rest: httpx.Client) -
     page.get_by_label("Name", exact=True).fill("shop.sales")
     bring(page, "broken.parquet", "no parquet at all")
     page.get_by_role("button", name="Create").click()
-    expect(page.get_by_role("alert")).to_contain_text("parquet")
+    expect(page.get_by_role("alert")).to_contain_text("broken.parquet cannot be read")
+    bring(page, "nothing.csv", "")
+    page.get_by_role("button", name="Create").click()
+    expect(page.get_by_role("alert")).to_contain_text("nothing.csv cannot be read")
+    expect(page.get_by_text("Choose another file")).to_be_visible()
+    expect(page.get_by_text("0.00%")).to_be_hidden()
     bring(page, "rows.jsonl", json.dumps({"id": 1, "note": EVIL, "list": [1, None]}))
     page.get_by_role("button", name="Create").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("shop.sales")
@@ -131,6 +154,10 @@ def test_rows_of_any_version_are_paged_and_filtered(visit: Visit, rest: httpx.Cl
     box.fill("id >")
     box.press("Enter")
     expect(page.get_by_text("the selector cannot be read")).to_be_visible()
+    box.fill("")
+    page.get_by_label("Previous page").click()
+    expect(page.get_by_text("1–50 of 61")).to_be_visible()
+    expect(page.get_by_text("the selector cannot be read")).to_have_count(0)
     box.fill(f"`a b` = '{EVIL}x' or nope = 1")
     page.get_by_role("button", name="Filter").click()
     expect(page.get_by_text("there is no column 'nope'")).to_be_visible()
@@ -142,12 +169,68 @@ def test_rows_of_any_version_are_paged_and_filtered(visit: Visit, rest: httpx.Cl
     box.fill("id < 0")
     box.press("Enter")
     expect(page.get_by_text("No row fits the filter.")).to_be_visible()
-    choose(page, "Version", "2 · append · 60 rows")
-    expect(page.get_by_text("This is how it was at version 2; the newest is 3.")).to_be_visible()
-    expect(page.get_by_text("1–50 of 60")).to_be_visible()
-    page.get_by_role("link", name="Show the newest").click()
-    expect(page.get_by_text("1–50 of 61")).to_be_visible()
     assert_harmless(page)
+
+
+def test_another_version_shows_what_was_looked_at_and_is_the_one_that_is_queried(
+    visit: Visit, rest: httpx.Client
+) -> None:
+    make(rest, "a.b")
+    add(rest, "a.b", "id,word\n4,'&four\n")
+    page = visit("/datasets/a.b", Role.VIEWER)
+    box = page.get_by_role("textbox", name="Filter")
+    box.fill("id > 1 and word <> '%&\"'")
+    box.press("Enter")
+    expect(page.get_by_text("1–3", exact=True)).to_be_visible()
+    choose(page, "Version", "1 · create · 3 rows")
+    expect(page.get_by_text("This is how it was at version 1; the newest is 2.")).to_be_visible()
+    expect(box).to_have_value("id > 1 and word <> '%&\"'")
+    expect(page.get_by_text("1–2", exact=True)).to_be_visible()
+    page.get_by_role("tab", name="Columns").click()
+    expect(page.get_by_text("All 3 rows")).to_be_visible()
+    choose(page, "Version", "2 · append · 4 rows")
+    expect(page.get_by_text("All 4 rows")).to_be_visible()
+    expect(page.get_by_role("tab", name="Columns")).to_have_attribute("aria-selected", "true")
+    choose(page, "Version", "1 · create · 3 rows")
+    expect(page.get_by_text("All 3 rows")).to_be_visible()
+    page.get_by_role("button", name="Query it").click()
+    page.get_by_role("button", name="Preview").click()
+    expect(page.get_by_text("3 rows · read a.b v1")).to_be_visible()
+    page.go_back()
+    page.get_by_role("link", name="Show the newest").click()
+    expect(page.get_by_text("1–4 of 4")).to_be_visible()
+    page.get_by_role("button", name="Query it").click()
+    page.get_by_role("button", name="Preview").click()
+    expect(page.get_by_text("4 rows · read a.b v2")).to_be_visible()
+
+
+def test_a_long_value_is_cut_in_the_table_and_can_be_read_as_a_whole(visit: Visit, rest: httpx.Client) -> None:
+    long = EVIL + " word" * 1_000 + " end"
+    body = "\n".join(json.dumps({"text": text, "n": 7}) for text in (long, "short"))
+    rest.post("/datasets", params={"name": "a.b"}, content=body, headers=JSONL).raise_for_status()
+    page = visit("/datasets/a.b", Role.VIEWER)
+    cell = page.get_by_role("cell", name=EVIL)
+    box = cell.get_by_role("button").bounding_box()
+    assert box, "it is there"
+    assert box["width"] < 500, "and leaves room for others"
+    expect(page.get_by_role("cell", name="short").get_by_role("button")).to_have_count(0)
+    cell.get_by_role("button").press("Enter")
+    expect(page.get_by_role("dialog", name="The whole value")).to_contain_text(long)
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(cell.get_by_role("button")).to_be_focused()
+    assert_harmless(page)
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_charts_can_be_read_in_either_theme(visit: Visit, rest: httpx.Client, dark: bool) -> None:
+    make(rest, "a.b")
+    page = visit("/datasets/a.b", Role.VIEWER, dark=dark)
+    page.get_by_role("tab", name="Versions").click()
+    labels = page.get_by_role("img", name="Changes by version").locator("svg text")
+    expect(labels.filter(has_text="Inserted")).to_be_visible()
+    for ink, paper in labels.evaluate_all(COLOURS):
+        assert contrast(ink, paper) >= 4.5, (ink, paper)
 
 
 def test_columns_tell_what_is_known_and_how_values_are_spread(visit: Visit, rest: httpx.Client) -> None:
@@ -215,7 +298,7 @@ def test_a_file_is_appended_once_however_often_one_clicks(visit: Visit, rest: ht
     page.get_by_role("button", name="Append a file").click()
     bring(page, "more.csv", f'id,word,extra\n4,four,"{EVIL.replace(chr(34), chr(34) * 2)}"\n')
     page.get_by_role("button", name="Append", exact=True).click()
-    expect(page.get_by_role("alert")).to_contain_text("the rows have columns that the dataset lacks: extra")
+    expect(page.get_by_role("alert")).to_contain_text("The rows have columns that the dataset lacks: extra")
     bring(page, "more.csv", "id,word\nfour,4\n")
     page.get_by_role("button", name="Append", exact=True).click()
     expect(page.get_by_role("alert")).to_contain_text("id")
@@ -256,9 +339,9 @@ def test_who_may_not_write_is_not_asked_to(visit: Visit, rest: httpx.Client) -> 
 @pytest.mark.parametrize(
     ("path", "sentence"),
     [
-        ("/datasets/no.such", "there is no dataset 'no.such'"),
-        ("/datasets/%3Cimg%20src%3Dx%20onerror%3D%22window.hacked%3D1%22%3E", 'there is no dataset \'<img src=x onerror="window.hacked=1">'),
-        ("/datasets/a.b?version=7", "version 7 of a.b does not exist; the newest is 1"),
+        ("/datasets/no.such", "There is no dataset 'no.such'"),
+        ("/datasets/%3Cimg%20src%3Dx%20onerror%3D%22window.hacked%3D1%22%3E", 'There is no dataset \'<img src=x onerror="window.hacked=1">'),
+        ("/datasets/a.b?version=7", "Version 7 of a.b does not exist; the newest is 1."),
         ("/datasets/a.b?version=<b>", "'<b>' is no version: a version is a number."),
     ],
 )  # fmt: skip
@@ -266,7 +349,7 @@ def test_what_is_not_there_is_said_in_words(visit: Visit, rest: httpx.Client, pa
     make(rest, "a.b")
     page = visit(path, Role.VIEWER)
     expect(page.get_by_role("alert")).to_contain_text(sentence)
-    expect(page.get_by_role("alert").get_by_role("link", name="‹ Datasets")).to_be_visible()
+    expect(page.get_by_role("link", name="‹ Datasets")).to_have_count(1)
     assert_harmless(page)
 
 

@@ -1,7 +1,9 @@
 """One dataset at one version: what it is, its rows, its columns, and how it came to be so."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
+from urllib.parse import quote, urlencode
 
 from nicegui import ui
 
@@ -15,29 +17,32 @@ from penstock.ui.datasets.versions import Versions
 from penstock.ui.frame import Visit, heading, once, page, say, told, trouble
 
 _LIST = ("Datasets", "/datasets")
+_TABS = {"Rows": "table_rows", "Columns": "view_column", "Versions": "timeline"}  # and icons
 _OFFERED = 100  # versions to choose from; older ones are among all versions
 
 Dataset = Mapping[str, Any]
 
 
 @page("/datasets/{name}", "Dataset")
-async def dataset(visit: Visit, name: str, version: str = "") -> None:
+async def dataset(visit: Visit, name: str, version: str = "", tab: str = "", where: str = "") -> None:
+    """`tab` and `where`: what is looked at, and the condition that rows must fit."""
     if version and not (version.isascii() and version.isdigit()):
         heading("Dataset", above=_LIST)
-        trouble(f"{version[:40]!r} is no version: a version is a number.", "/datasets")
+        trouble(f"{version[:40]!r} is no version: a version is a number.")
         return
     try:
-        await _Page(visit, name).show(int(version) if version else None)
+        await _Page(visit, name, tab, where).show(int(version) if version else None)
     except Problem as problem:
         if problem.status != 404:
             raise
         heading("Dataset", above=_LIST)
-        trouble(problem.sentence, "/datasets")
+        trouble(problem.sentence)
 
 
 class _Page:
-    def __init__(self, visit: Visit, name: str) -> None:
+    def __init__(self, visit: Visit, name: str, tab: str, where: str) -> None:
         self._visit, self._path = visit, f"/datasets/{part(name)}"
+        self._tab, self._where = tab if tab in _TABS else "Rows", where
         self._all = ui.column().classes("w-full gap-4")
 
     async def show(self, version: int | None = None) -> None:
@@ -62,7 +67,8 @@ class _Page:
     async def _fill(self, dataset: Dataset, history: list[dict[str, Any]]) -> None:
         self._name = dataset["name"]
         with heading(self._name, above=_LIST):
-            query = f"/queries/new?dataset={part(dataset['name'])}"
+            then = f"&version={dataset['version']}" if "newest" in dataset else ""
+            query = f"/queries/new?dataset={part(dataset['name'])}{then}"
             ui.button("Query it", icon="manage_search", on_click=lambda: ui.navigate.to(query)).props("flat no-caps")
             if self._visit.may(Role.DEVELOPER) and not dataset["read_only"]:
                 ui.button("Append a file", icon="upload_file", on_click=once(self._append)).props("unelevated no-caps")
@@ -82,39 +88,47 @@ class _Page:
         offered = {each["version"]: option(each) for each in history if not each["swept"]}
         offered.setdefault(dataset["version"], option(dataset))
         choice = ui.select(offered, value=dataset["version"], label="Version").props("outlined dense options-dense")
-        choice.classes("w-full sm:w-96").on_value_change(
-            lambda event: ui.navigate.to(f"{self._path}?version={event.value}")
+        choice.classes("w-full sm:w-96").on_value_change(lambda event: self._go(event.value))
+
+    def _go(self, version: int) -> None:
+        """To another version, and there to what is looked at here."""
+        seen = {"version": str(version), "tab": self._tab, "where": self._rows.kept}
+        ui.navigate.to(
+            f"{self._path}?{urlencode({name: text for name, text in seen.items() if text}, quote_via=quote)}"
         )
 
     async def _tabs(self, dataset: Dataset) -> None:
         here = (self._visit, self._path, dataset)
+        self._rows = Rows(*here)
         parts: dict[str, Callable[[], Awaitable[None]]] = {
-            "Rows": Rows(*here).show,
+            "Rows": partial(self._rows.show, self._where),
             "Columns": Columns(*here).show,
             "Versions": Versions(*here).show,
         }
-        filled = {"Rows"}
+        filled = {self._tab}
 
         async def open_(event: Any) -> None:
             """What is behind a tab is asked for when somebody looks."""
+            self._tab = event.value
             if event.value not in filled:
                 filled.add(event.value)
                 with panels[event.value]:
                     await told(parts[event.value])()
 
         with ui.tabs(on_change=open_).props("no-caps align=left inline-label dense") as tabs:
-            for each, icon in (("Rows", "table_rows"), ("Columns", "view_column"), ("Versions", "timeline")):
+            for each, icon in _TABS.items():
                 ui.tab(each, icon=icon)
         panels = {}
-        with ui.tab_panels(tabs, value="Rows", animated=False, keep_alive=True).classes("w-full bg-transparent"):
+        with ui.tab_panels(tabs, value=self._tab, animated=False, keep_alive=True).classes("w-full bg-transparent"):
             for each in parts:
                 with ui.tab_panel(each).classes("p-0 gap-4") as panels[each]:
                     pass
-        with panels["Rows"]:
-            await parts["Rows"]()
+        with panels[self._tab]:
+            await parts[self._tab]()
 
     async def _append(self) -> None:
         if receipt := await sending.append(self._visit, self._name):
+            self._where = self._rows.kept
             await self.show()
             with self._all:  # the button that was clicked is gone
                 say(appended(receipt))

@@ -138,6 +138,7 @@ class _Form:
         self._brought = Brought(event.file)
         self._chosen.text = f"{event.file.name} · {shown.size(event.file.size())}"
         self._format.value = format_of(event.file.name)
+        self._upload.props["label"] = "Choose another file, or drop it here"
         self._upload.reset()
         self._complain(None)
 
@@ -161,7 +162,10 @@ class _Form:
         try:
             answer = await send(pieces(), brought.headers(self._format.value))
         except Problem as problem:
-            self._complain(problem.sentence)
+            ours = str(problem.told.get("path") or "")  # what the service calls a file that came without a name
+            self._complain(
+                shown.sentence(problem.sentence.replace(ours, brought.file.name) if ours else problem.sentence)
+            )
         else:
             self._dialog.submit(answer)
         finally:
