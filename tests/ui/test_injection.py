@@ -1,8 +1,11 @@
 """A tenant whose every text is markup: on every page it stays what it is."""
 
+import re
 from typing import Any
+from uuid import UUID
 
 import httpx
+from playwright.sync_api import expect
 
 from penstock.core import gts
 from ui.conftest import NARROW, Service, Visit
@@ -20,7 +23,8 @@ PAGES = (  # and whether they show a text of somebody's
     ("/pipelines", True),
     ("/pipelines/new", False),
     ("/pipelines/{pipeline}", True),
-    ("/runs", False),
+    ("/runs", True),
+    ("/runs/{run}", True),
     ("/queries", True),
     ("/queries/new", False),
     ("/queries/{query}", True),
@@ -30,10 +34,21 @@ PAGES = (  # and whether they show a text of somebody's
     ("/pipelines/<img src=x onerror=window.hacked=1>", False),
     ("/runs/<img src=x onerror=window.hacked=1>", False),
     ("/queries/<img src=x onerror=window.hacked=1>", False),
-    ("/queries/new?dataset=<img src=x onerror=window.hacked=1>", False),
+    ("/queries?words=<img src=x onerror=window.hacked=1>{{{{7*7}}}}&page=<b>&states=<b>", True),
+    ("/queries/new?dataset=<img src=x onerror=window.hacked=1>&version=<b>", False),
 )
-SHOWN = """() => {
-    const content = document.querySelector(".q-page-container");
+DIALOGS = {  # buttons that ask something, with a text of somebody's in the question
+    "/schemas/{schema}": ("Delete", "Deprecate"),
+    "/schemas/{schema}/edit": ("Edit as JSON",),
+    "/datasets/shop.odd": ("Show the whole value",),
+    "/pipelines/{pipeline}": ("Delete",),
+    "/queries/{query}": ("Delete", "Deprecate"),
+}
+AWAY = re.compile("^(Cancel|Close)$")
+WITHOUT = ("Try rows",)  # tabs that show no text of anybody's
+SHOWN = """place => {
+    const content = document.querySelector(place);
+    if (!content) return false;
     const written = [...content.querySelectorAll("input, textarea")].map(each => each.value);
     return [content.innerText, ...written].some(each => each.includes("{{7*7}}"));
 }"""
@@ -44,9 +59,10 @@ NO_MARKUP = """() => [
 ]"""
 
 
-def test_no_text_becomes_markup_on_any_page(visit: Visit, service: Service, rest: httpx.Client) -> None:
-    ids = _hostile(rest)
-    page = visit("/", user=USER, width=NARROW, expect=("404",))  # of schemas that cannot be there
+def test_no_text_becomes_markup_on_any_page(visit: Visit, service: Service, tenant: UUID) -> None:
+    with service.rest(tenant, user=USER) as rest:
+        ids = _hostile(rest)
+    page = visit("/", user=USER, width=NARROW, dark=True, expect=("404",))  # of schemas that cannot be there
     for path, is_shown in PAGES:
         page.goto(f"{service.address}/ui{path.format(**ids)}")
         if path.startswith("/schemas/<"):
@@ -55,10 +71,20 @@ def test_no_text_becomes_markup_on_any_page(visit: Visit, service: Service, rest
             page.get_by_text(f"{USER} · admin").wait_for(state="attached")
             page.get_by_role("main").get_by_role("heading").or_(page.get_by_role("alert")).first.wait_for()
         if is_shown:
-            page.wait_for_function(SHOWN)
+            page.wait_for_function(SHOWN, arg=".q-page-container")
+        for name in DIALOGS.get(path, ()):
+            page.get_by_role("button", name=name, exact=True).or_(page.get_by_title(name)).first.click()
+            page.wait_for_function(SHOWN, arg=".q-dialog")
+            assert page.evaluate(NO_MARKUP) == [None, 0, 0], (path, name)
+            page.get_by_role("dialog").get_by_role("button", name=AWAY).click()
+            expect(page.get_by_role("dialog")).to_have_count(0)
         for tab in page.get_by_role("tab").all():
             tab.click()
-        page.wait_for_load_state("networkidle")  # whatever loads late has loaded
+            if (name := tab.inner_text()) in WITHOUT:
+                page.get_by_role("tabpanel").get_by_role("textbox").first.wait_for()
+            else:
+                page.wait_for_function(SHOWN, arg="[role=tabpanel]")
+            assert page.evaluate(NO_MARKUP) == [None, 0, 0], (path, name)
         assert page.evaluate(NO_MARKUP) == [None, 0, 0], path
 
 
@@ -105,4 +131,6 @@ def _hostile(rest: httpx.Client) -> dict[str, str]:
             "operations": [{"type": "append", "alias": HOSTILE[:60], "parameters": source}],
         },
     )
-    return {"schema": schema["id"], "query": query["id"], "pipeline": pipeline["id"]}
+    run = post(f"/pipelines/{pipeline['id']}/runs", None)
+    post(f"/runs/{run['id']}/cancel", None)  # before Spark has to start for it
+    return {"schema": schema["id"], "query": query["id"], "pipeline": pipeline["id"], "run": run["id"]}
