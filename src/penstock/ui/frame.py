@@ -292,8 +292,8 @@ body { font-family: system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sa
 .q-table__middle {  /* a shadow at an edge beyond which there is more */
   --sheet: #fff; --shade: #0003;
   background:
-    linear-gradient(to right, var(--sheet), transparent) left / 3rem 100% no-repeat local,
-    linear-gradient(to left, var(--sheet), transparent) right / 3rem 100% no-repeat local,
+    linear-gradient(to right, var(--sheet) 40%, transparent) left / 3rem 100% no-repeat local,
+    linear-gradient(to left, var(--sheet) 40%, transparent) right / 3rem 100% no-repeat local,
     linear-gradient(to right, var(--shade), transparent) left / 1rem 100% no-repeat scroll,
     linear-gradient(to left, var(--shade), transparent) right / 1rem 100% no-repeat scroll;
 }

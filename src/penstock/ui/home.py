@@ -134,7 +134,7 @@ def _tell_health(health: Mapping[str, str], version: str) -> None:
             "aria-hidden=true"
         )
         ui.label(in_words(health))
-        ui.label(f"· version {version}").classes("quiet")
+        ui.label(f"version {version}").classes("quiet")
 
 
 def _offer(visit: Visit, things: list[Next]) -> None:

@@ -149,7 +149,7 @@ def _error(error: tuple[str, Facts] | None) -> None:
     if error:
         sentence, facts = error
         with ui.card().classes("w-full gap-1").props("flat bordered role=alert"):
-            ui.label(sentence).classes("break-anywhere")
+            ui.label(shown.sentence(sentence)).classes("break-anywhere")
             _facts(facts)
 
 

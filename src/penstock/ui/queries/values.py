@@ -96,11 +96,12 @@ class Form:
 
     def _text(self, entry: Entry, member: str, label: str, *, declaring: bool) -> None:
         box = self._inputs[entry.name.lower(), member] = ui.input(label, value=getattr(entry, member)).props(
-            "outlined dense stack-label hide-bottom-space"
+            "outlined dense hide-bottom-space"
         )
         box.props["placeholder"] = entry.default if member == "value" and entry.default else _LIKE[entry.type]
         if member == "value" and not declaring:  # then nothing else says what it is
-            box.props["hint"] = f"{entry.type}, {entry.default} unless given" if entry.default else entry.type
+            how = f"{entry.default} unless given" if entry.default else f"such as {_LIKE[entry.type]}"
+            box.props["hint"] = f"{entry.type}, {how}"
         named(box.classes("flex-1 min-w-40"), f"{label} of {entry.name}")
         box.on_value_change(lambda event: self._take(entry, member, event.value or ""))
 
