@@ -8,7 +8,7 @@ from penstock import ui
 from tools.screenshots import KEPT, shots
 
 SOURCES = Path(ui.__file__).parent
-IDS = {name: str(uuid4()) for name in ("schema", "query", "pipeline", "run")}
+IDS = {name: str(uuid4()) for name in ("schema", "draft", "query", "pipeline", "long", "run", "failed", "token")}
 
 
 def test_every_page_has_its_picture() -> None:
