@@ -50,7 +50,7 @@ def listed(found: Sequence[Line], nothing: str = "Nothing.") -> None:
     """The lines on a page."""
     with ui.element("ul").classes("w-full m-0 p-0 list-none"):
         for line in found:
-            with ui.element("li").classes("flex items-baseline gap-2 py-1"):
+            with ui.element("li").classes("flex no-wrap items-baseline gap-2 py-1"):
                 ui.label(line.sign).classes("font-mono w-4 shrink-0 text-center quiet").props("aria-hidden=true")
                 ui.label(line.text).classes("break-anywhere min-w-0")
                 if line.breaks:
