@@ -9,8 +9,8 @@ from fastapi import APIRouter, Path, Request, Response
 from penstock.core.lifecycle import State
 from penstock.core.query import Query
 from penstock.errors import Invalid
-from penstock.http import bodies, media, pages, samples, shapes, versioned
-from penstock.http.bodies import Who, parsed
+from penstock.http import media, pages, samples, shapes, versioned
+from penstock.http.bodies import Body, Who, parsed
 from penstock.http.conditions import expected
 from penstock.http.documents import answers, required, unchanged
 from penstock.http.edge import edge_of
@@ -36,7 +36,6 @@ _REVISION = {
 
 router = APIRouter(prefix="/queries", tags=["queries"])
 
-Body = bodies.Body
 Id = Annotated[str, Path(description="The query's id, or its name.", examples=[ID])]
 
 

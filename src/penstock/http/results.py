@@ -20,12 +20,10 @@ from penstock.core.schema import to_fields
 from penstock.engines.duckdb.odata import kinds, selected
 from penstock.errors import Invalid
 from penstock.http import errors, media, rows, samples, shapes
-from penstock.http.asked import parameters
-from penstock.http.bodies import Who, parsed_object
-from penstock.http.documents import answers, query
-from penstock.http.documents import sent as sent_as
+from penstock.http.bodies import Body, Who, parsed_object
+from penstock.http.documents import answers, query, required
 from penstock.http.edge import edge_of
-from penstock.http.queries import ID, SQL, Body, Id, deprecation, values
+from penstock.http.queries import ID, SQL, Id, deprecation, values
 from penstock.service.results import PAGE_BYTES, PREVIEWED, Asked, Opened, Result
 
 TOP, MOST = 100, 10_000  # rows on a page, unless asked for, and at most
@@ -58,7 +56,7 @@ _OWN = {
     "example": {"since": "2026-01-01"},
 }
 
-router = APIRouter(prefix="/queries", tags=["queries"], default_response_class=Response)
+router = APIRouter(prefix="/queries", tags=["queries"])
 
 
 def _results_answers() -> dict[int | str, dict[str, Any]]:
@@ -113,16 +111,9 @@ def results(request: Request, who: Who, id: Id) -> Response:
     responses=answers(
         200, "The rows.", _PREVIEW, shapes.of("Preview"), headers=[READ], errors=[400, 403, 404, 413, 415]
     ),
-    openapi_extra={
-        "requestBody": {
-            "required": True,
-            "content": sent_as("PreviewSent", {"sql": SQL, "parameters": {"since": "2026-01-01"}}),
-        }
-    },
+    openapi_extra={"requestBody": required("PreviewSent", {"sql": SQL, "parameters": {"since": "2026-01-01"}})},
 )
 def preview(request: Request, who: Who, body: Body) -> Response:
-    parameters(request)
-    media.assert_sent(request.headers.get("content-type"), (media.JSON,))
     result = edge_of(request).results.preview(who, *_statement(parsed_object(body)), PAGE_BYTES)
     columns = [{"name": each["name"], "type": each["type"]} for each in to_fields(result.table.schema)]
     head = {"columns": columns, "@penstock.versions": dict(result.versions), "more": result.more}

@@ -498,14 +498,14 @@ def test_what_takes_too_long_goes_on_as_a_run(spark: Any, there: Books, edge: Ed
 
 def test_a_full_queue_says_when_to_come_back(there: Books, edge: Edge, held: threading.Event) -> None:
     runner = Runner(edge.workspace, Bounds(at_once=1, waiting=1, of_one=1))
-    hasty = replace(edge, limits=HttpLimits(answer_seconds=0.2), runner=runner)
+    hasty, patient = (replace(edge, limits=HttpLimits(answer_seconds=wait), runner=runner) for wait in (3.0, 60.0))
     here = replace(there, client=near(application(hasty), token()))
     try:
         first = here.do(append(order=1), 202).json()["id"]
         while runner.queued():
             pass
         here.do(append(order=2), 202)
-        refused = here.do(append(order=3), 503)
+        refused = replace(there, client=near(application(patient), token())).do(append(order=3), 503)
         assert refused.headers["retry-after"] == "1"
         assert refused.json()["error"]["code"] == "TOO_MANY_RUNS"
         assert refused.json()["error"]["details"] == {"operation_order": 3}

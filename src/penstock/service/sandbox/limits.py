@@ -7,6 +7,7 @@ import resource
 import signal
 from dataclasses import dataclass
 
+from penstock.core.query import MAX_SQL
 from penstock.service.sandbox.landlock import renounce
 
 _NO_NEW_PRIVILEGES, _DIES_WITH_PARENT = 38, 1  # of prctl(2)
@@ -20,7 +21,7 @@ class Limits:
     threads: int = 2
     rows: int = 10_000_000  # of one answer
     bytes: int = 1 << 30  # of one answer
-    sql: int = 100_000  # characters of a statement
+    sql: int = MAX_SQL  # characters of a statement
     files: int = 256  # open at once
 
     @property
