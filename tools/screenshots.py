@@ -180,7 +180,7 @@ def _take(addresses: dict[str, str], wanted: list[Shot]) -> list[str]:
                 page = browser.new_page(
                     viewport={"width": width, "height": height}, color_scheme="dark" if theme == "dark" else "light"
                 )
-                page.on("console", lambda said: wrong.append(said.text))
+                page.on("console", lambda said: wrong.append(said.text) if said.type in ("error", "warning") else None)
                 for shot in wanted:
                     _picture(page, addresses[shot.door], shot, f"{width}-{theme}")
                     if page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth"):
