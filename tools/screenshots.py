@@ -73,8 +73,8 @@ def shots(made: dict[str, str]) -> list[Shot]:
         Shot("dataset-columns", "/datasets/finance.report", _tab("Columns", "How values are spread")),
         Shot("dataset", "/datasets/finance.report", _tab("Versions", "Rows of each version")),
         Shot("pipelines", "/pipelines"),
-        Shot("pipeline", f"/pipelines/{made['pipeline']}"),
-        Shot("pipeline-new", "/pipelines/new"),
+        Shot("pipeline", f"/pipelines/{made['pipeline']}", _judged),
+        Shot("pipeline-new", "/pipelines/new", _judged),
         Shot("runs", "/runs"),
         Shot("run", f"/runs/{made['run']}"),
         Shot("run-failed", f"/runs/{made['failed']}"),
@@ -251,6 +251,10 @@ def _conflict(page: Page) -> None:
     )
     page.get_by_role("button", name="Save Schema").click()
     page.get_by_text("What they changed").wait_for()
+
+
+def _judged(page: Page) -> None:
+    page.get_by_text("Nothing is wrong: it can run.").wait_for()
 
 
 def _start(page: Page) -> None:
