@@ -160,6 +160,18 @@ STRATEGIES = [
         strategy="full_merge", scenario="FULL_MERGE strategy behavior", ids=True,
     ),
     Case(
+        "a key that stands twice in one file is updated twice",
+        files(rows(WORDS, ONE, (1, "uno"), TWO, THREE, FOUR)), rows(WORDS, (1, "eins")),
+        rows(WORDS, (1, "eins"), (1, "eins")), (0, 2, 3),
+        strategy="full_merge", scenario="FULL_MERGE strategy behavior", twin=True,
+    ),
+    Case(
+        "a key that stands in two files is updated in both",
+        files(rows(WORDS, ONE, TWO, THREE), rows(WORDS, (1, "uno"), FOUR, FIVE)), rows(WORDS, (1, "eins"), (7, "sieben")),
+        rows(WORDS, (1, "eins"), (1, "eins"), (7, "sieben")), (1, 2, 4),
+        strategy="full_merge", scenario="FULL_MERGE strategy behavior", twin=True,
+    ),
+    Case(
         "with no key in common everything is exchanged", TARGET, rows(WORDS, (8, "acht")),
         rows(WORDS, (8, "acht")), (1, 0, 6), strategy="full_merge", scenario="FULL_MERGE strategy behavior", twin=True,
     ),

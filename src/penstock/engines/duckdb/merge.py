@@ -107,9 +107,7 @@ class DuckDBSession:
 
     def write(self, work: Work, sink: Sink) -> list[Output]:
         new = self._new if work.insert else np.zeros_like(self._new)
-        few = [file for file in work.rewrite if self._leaves_few(file) and file.layout.codec == sink.layout.codec]
-        for file in few:
-            new[self._met[file.path].places] = True
+        few = [file for file in work.rewrite if file.layout.codec == sink.layout.codec and self._leaves_few(file, new)]
         jobs: list[_Job] = [partial(self._rewrite, file, sink) for file in work.rewrite if file not in few]
         rows, places = self._source, np.flatnonzero(new)
         if not self._plan.partitions:
@@ -190,12 +188,18 @@ class DuckDBSession:
 
     # Rewriting
 
-    def _leaves_few(self, file: TargetFile) -> bool:
-        """Are most of its rows deleted, and the others the source's own? Those need no file for themselves."""
-        plan = self._plan
-        return not (plan.keeps_columns or plan.row_ids or plan.partitions) and (
-            file.path in self._met and 2 * len(self._met[file.path].places) <= file.rows
-        )
+    def _leaves_few(self, file: TargetFile, new: Any) -> bool:
+        """Are most of its rows deleted, and the others the source's own? Those need no file for themselves: they are `new`.
+
+        A row of the source is new once. Where it takes the place of several, with one key, they stay in their files.
+        """
+        plan, met = self._plan, self._met.get(file.path)
+        if met is None or plan.keeps_columns or plan.row_ids or plan.partitions or 2 * len(met.places) > file.rows:
+            return False
+        if new[met.places].any() or not np.diff(met.places).all():
+            return False
+        new[met.places] = True
+        return True
 
     def _rewrite(self, file: TargetFile, sink: Sink, db: Connection) -> _Written:
         """Write a file's successor."""
