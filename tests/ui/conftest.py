@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -54,15 +54,16 @@ class Service:
         )
 
 
-def serve(folder: Path, *args: str) -> Iterator[Service]:
-    """`penstock serve`, until it is not needed any more."""
+def serve(folder: Path, *args: str, command: Sequence[str] = (PENSTOCK,)) -> Iterator[Service]:
+    """`penstock serve`, until it is not needed any more; in the words of `command`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PENSTOCK_", "PYTEST_"))}
     with (
         (folder / "log").open("w") as log,
         subprocess.Popen(
-            [PENSTOCK, "serve", "--workspace", str(folder / "lake"), "--http-port", "0", "--no-flight", *args],
+            [*command, "serve", "--workspace", str(folder / "lake"), "--http-port", "0", "--no-flight", *args],
             cwd=folder,
             env={**kept, "PENSTOCK_DURABLE": "no", "PENSTOCK_JWT_SECRET": SECRET},
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,

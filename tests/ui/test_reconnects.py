@@ -1,7 +1,6 @@
 """Pages come and go, and sockets break: nothing of them stays in the service."""
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -15,6 +14,8 @@ from uuid import uuid4
 import httpx
 import pytest
 from websockets.sync.client import connect
+
+from ui.conftest import serve
 
 RECONNECTS = 100
 GROWTH = 8 << 20  # bytes: what an allocator keeps depends on how many pages were open at once, which is never the same
@@ -74,30 +75,8 @@ class Watched:
 
 @pytest.fixture
 def watched(tmp_path: Path) -> Iterator[Watched]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PENSTOCK_", "PYTEST_"))}
-    arguments = ["serve", "--dev", "--workspace", str(tmp_path / "lake"), "--http-port", "0", "--no-flight"]
-    with (
-        (tmp_path / "log").open("w") as log,
-        subprocess.Popen(
-            [sys.executable, "-c", WATCHED, *arguments],
-            cwd=tmp_path,
-            env=kept,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-        ) as process,
-    ):
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            assert line.startswith("Penstock listens on "), (tmp_path / "log").read_text()[-2000:]
-            yield Watched(line.split()[3].rstrip(";"), process)
-        finally:
-            process.terminate()
-    told = (tmp_path / "log").read_text()
-    assert "a bug in" not in told, told[-4000:]
-    assert "Traceback" not in told, told[-4000:]
+    for service in serve(tmp_path, "--dev", command=(sys.executable, "-c", WATCHED)):
+        yield Watched(service.address, service.process)
 
 
 def test_a_hundred_reconnects_leave_nothing_behind(watched: Watched) -> None:
