@@ -29,7 +29,7 @@ LOOK = 150  # milliseconds
 WIDTH = """
 let wider = 0;  // for so many looks: what only moves past the edge is not meant
 setInterval(() => {
-  const {scrollWidth, clientWidth} = document.documentElement;
+  const {scrollWidth, clientWidth} = document.documentElement ?? {};  // none yet while a page begins
   wider = scrollWidth > clientWidth && location.pathname.startsWith("/ui") ? wider + 1 : 0;
   if (wider === 2) console.error(`${location.href} is ${scrollWidth - clientWidth} pixels wider than the screen`);
 }, LOOK);
