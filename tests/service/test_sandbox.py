@@ -52,13 +52,18 @@ ROWS = pa.table(
 
 
 @pytest.fixture(scope="module")
-def sandbox() -> Iterator[Sandbox]:
-    yield from closing(Sandbox())
+def data(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tmp_path_factory.getbasetemp())
 
 
 @pytest.fixture(scope="module")
-def tight() -> Iterator[Sandbox]:
-    yield from closing(Sandbox(TIGHT))
+def sandbox(data: str) -> Iterator[Sandbox]:
+    yield from closing(Sandbox(data))
+
+
+@pytest.fixture(scope="module")
+def tight(data: str) -> Iterator[Sandbox]:
+    yield from closing(Sandbox(data, TIGHT))
 
 
 def closing(sandbox: Sandbox) -> Iterator[Sandbox]:
@@ -145,8 +150,8 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
-def test_a_query_that_only_waits_is_ended_by_the_clock(finance: Relation) -> None:
-    for sandbox in closing(Sandbox(replace(TIGHT, seconds=1))):
+def test_a_query_that_only_waits_is_ended_by_the_clock(data: str, finance: Relation) -> None:
+    for sandbox in closing(Sandbox(data, replace(TIGHT, seconds=1))):
         refusal = refused(lambda sandbox=sandbox: ask(sandbox, "SELECT sleep_ms(60000)", {}))  # type: ignore[misc]
         assert (refusal.reason, refusal.context) == ("query_timed_out", {"seconds": 1})
         assert "1 seconds" in refusal.message
@@ -595,8 +600,8 @@ def test_an_answer_is_what_the_wire_says() -> None:
 # Processes
 
 
-def test_a_nursery_that_is_killed_is_replaced(finance: Relation) -> None:
-    for sandbox in closing(Sandbox(ready=1)):
+def test_a_nursery_that_is_killed_is_replaced(data: str, finance: Relation) -> None:
+    for sandbox in closing(Sandbox(data, ready=1)):
         assert ask(sandbox, "SELECT 1 AS n", {}).to_pydict() == {"n": [1]}
         nursery = nursery_of(sandbox)
         children = children_of(nursery)
@@ -611,8 +616,8 @@ def test_a_nursery_that_is_killed_is_replaced(finance: Relation) -> None:
         assert nursery_of(sandbox) != nursery
 
 
-def test_a_child_that_somebody_kills_is_not_the_callers_fault() -> None:
-    for sandbox in closing(Sandbox(ready=1)):
+def test_a_child_that_somebody_kills_is_not_the_callers_fault(data: str) -> None:
+    for sandbox in closing(Sandbox(data, ready=1)):
         with sandbox.cell() as cell:
             cell.parse("SELECT count(*) FROM range(100000000000) t(i) WHERE i % 3 = 4")
             cell.bind({})
@@ -625,7 +630,7 @@ def test_a_child_that_somebody_kills_is_not_the_callers_fault() -> None:
 _SERVICE = """
 import sys
 from penstock.service.sandbox import Sandbox
-sandbox = Sandbox()
+sandbox = Sandbox(sys.argv[1])
 with sandbox.cell() as cell:
     cell.parse("SELECT count(*) FROM range(100000000000) t(i) WHERE i % 3 = 4")
     cell.bind({})
@@ -634,8 +639,8 @@ with sandbox.cell() as cell:
 """
 
 
-def test_a_killed_service_leaves_nothing_behind() -> None:
-    with subprocess.Popen([sys.executable, "-c", _SERVICE], stdout=subprocess.PIPE, text=True) as service:
+def test_a_killed_service_leaves_nothing_behind(data: str) -> None:
+    with subprocess.Popen([sys.executable, "-c", _SERVICE, data], stdout=subprocess.PIPE, text=True) as service:
         assert service.stdout is not None
         nursery = int(service.stdout.readline())
         processes = [nursery, *children_of(nursery)]
@@ -647,10 +652,10 @@ def test_a_killed_service_leaves_nothing_behind() -> None:
         os.close(end)
 
 
-def test_a_closed_sandbox_has_no_processes_and_takes_no_queries() -> None:
-    sandbox = Sandbox()
+def test_a_closed_sandbox_has_no_processes_and_takes_no_queries(data: str) -> None:
+    sandbox = Sandbox(data)
     sandbox.close()  # nothing was started
-    sandbox = Sandbox()
+    sandbox = Sandbox(data)
     ask(sandbox, "SELECT 1", {})
     nursery = nursery_of(sandbox)
     processes = [nursery, *children_of(nursery)]
@@ -660,9 +665,9 @@ def test_a_closed_sandbox_has_no_processes_and_takes_no_queries() -> None:
         ask(sandbox, "SELECT 1", {})
 
 
-def test_a_child_has_no_rights_and_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_has_no_rights_and_no_secrets(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_JWT_SECRET", "do not tell")
-    for sandbox in closing(Sandbox(ready=1)):
+    for sandbox in closing(Sandbox(data, ready=1)):
         with sandbox.cell() as cell:
             cell.parse("SELECT 1")
             nursery = nursery_of(sandbox)
@@ -691,33 +696,54 @@ import json, os, socket, sys
 from penstock.service.sandbox.limits import Limits, confine
 folder, port = json.loads(sys.argv[1])
 os.chdir(folder)
-confine(Limits(), os.getppid())
+before = os.open("..", os.O_PATH)
+confine(Limits(), folder, os.getppid())
 def fill(): os.write(os.open("new", os.O_CREAT | os.O_WRONLY), b"x")
 def truncate(): os.open("secret.csv", os.O_WRONLY | os.O_TRUNC)
 def connect(): socket.create_connection(("127.0.0.1", port))
 def execute(): os.execv(sys.executable, [sys.executable, "--version"])
-done = []
 acts = [fill, truncate, connect, execute, lambda: os.remove("secret.csv"), lambda: os.rename("secret.csv", "x"),
         lambda: os.mkdir("new"), lambda: os.symlink("secret.csv", "new"), lambda: os.kill(os.getppid(), 0)]
-for act in acts:
+elsewhere = ["/etc/passwd", "../catalog.db", "out.csv", f"/proc/{os.getppid()}/environ"]
+acts += [lambda path=path: open(path).close() for path in elsewhere]
+acts += [lambda: os.listdir(".."), lambda: os.listdir("/"), lambda: os.open("catalog.db", os.O_RDONLY, dir_fd=before)]
+done = []
+for number, act in enumerate(acts):
     try:
         act()
-        done.append(str(act))
+        done.append(number)
     except PermissionError:
         pass
 print(json.dumps([done, open("secret.csv").read()]))
 """
 
 
-def test_not_even_code_in_a_child_changes_a_file_or_opens_a_connection(folder: Path) -> None:
+def test_not_even_code_in_a_child_leaves_its_folder_changes_a_file_or_opens_a_connection(tmp_path: Path) -> None:
     if landlock.version() < 6:
         not_tested("code in a child was not tried", "the kernel has no Landlock, or an old one")
+    folder, catalog = tmp_path / "data", tmp_path / "catalog.db"
+    folder.mkdir()
+    catalog.write_text("all that there is")
+    (folder / "secret.csv").write_text("a\n42\n")
+    (folder / "out.csv").symlink_to(catalog)
     before = contents(folder)
     with socket.create_server(("127.0.0.1", 0)) as server:
         task = json.dumps([str(folder), server.getsockname()[1]])
         told = subprocess.run([sys.executable, "-c", _CHILD, task], capture_output=True, text=True, timeout=60)
     assert json.loads(told.stdout or told.stderr) == [[], "a\n42\n"]
     assert contents(folder) == before
+
+
+def test_a_file_elsewhere_is_not_read_whoever_names_it(tmp_path: Path, finance: Relation) -> None:
+    if landlock.version() < 1:
+        not_tested("a file elsewhere was not read", "the kernel has no Landlock")
+    for sandbox in closing(Sandbox(str(tmp_path / "not there yet"))):
+        refusal = refused(lambda box=sandbox: ask(box, "SELECT * FROM finance.tx", {"finance.tx": finance}))  # type: ignore[misc]
+        assert (refusal.kind, refusal.reason) == ("Unavailable", "file_unreadable")
+        here = tmp_path / "not there yet" / "rows.parquet"
+        pq.write_table(ROWS, here)
+        there = Relation(ROWS.schema, [File(str(here), ROWS.num_rows)])
+        assert ask(sandbox, "SELECT id FROM finance.tx", {"finance.tx": there}).num_rows == ROWS.num_rows
 
 
 _DOORLESS = """
@@ -758,8 +784,8 @@ def test_many_threads_share_a_sandbox(sandbox: Sandbox, finance: Relation) -> No
         assert list(pool.map(one, range(24))) == [[n + 1, n + 2, n + 3, n + 4] for n in range(24)]
 
 
-def test_queries_wait_for_a_place() -> None:
-    for sandbox in closing(Sandbox(Limits(seconds=0.2), at_once=1)):
+def test_queries_wait_for_a_place(data: str) -> None:
+    for sandbox in closing(Sandbox(data, Limits(seconds=0.2), at_once=1)):
         with sandbox.cell(), pytest.raises(Unavailable) as caught, sandbox.cell():
             raise AssertionError("there was no place")
         assert caught.value.reason == "queries_busy"

@@ -26,6 +26,7 @@ from penstock.catalog.tables import (
 from penstock.core.bins import EVERYWHERE, place
 from penstock.core.caller import Caller
 from penstock.core.change import Change, Creation, NewFile, Receipt, Share, Written, fingerprint
+from penstock.core.dataset import DATA
 from penstock.core.schema import to_fields
 from penstock.core.stats import cut, to_json
 from penstock.errors import AlreadyExists, Conflict, Unavailable, Undecided, Unsupported
@@ -410,7 +411,7 @@ def _create(tx: Tx, dataset: UUID, creation: Creation) -> str:
 
 def location(caller: Caller, dataset: UUID) -> str:
     """The folder of a dataset's files, below the workspace."""
-    return f"data/{caller.tenant}/{dataset}"
+    return f"{DATA}/{caller.tenant}/{dataset}"
 
 
 def _head(tx: Tx, dataset: UUID) -> Row[Any]:

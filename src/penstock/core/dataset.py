@@ -11,6 +11,8 @@ from penstock.core.change import Counts
 from penstock.core.names import DatasetName
 from penstock.core.schema import to_fields
 
+DATA = "data"  # the folder in a workspace that all files of all datasets are in
+
 
 @dataclass(frozen=True, slots=True)
 class Version:

@@ -23,9 +23,9 @@ def local(embedded: Place) -> Iterator[Lake]:
 
 
 @pytest.fixture(scope="session")
-def sandbox() -> Iterator[Sandbox]:
+def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     """One for all: it takes a second to start, and keeps nothing of a query."""
-    sandbox = Sandbox()
+    sandbox = Sandbox(str(tmp_path_factory.getbasetemp()))
     yield sandbox
     sandbox.close()
 

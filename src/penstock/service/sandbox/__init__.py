@@ -1,6 +1,6 @@
 """Run what a user wrote as SQL where it can harm nobody: a throw-away process, with limits, for one query.
 
-    with sandbox.cell() as cell:
+    with Sandbox("/srv/lake/data").cell() as cell:
         parsed = cell.parse("SELECT region, sum(amount) AS total FROM finance.tx WHERE day > $day GROUP BY 1")
         cell.bind({ref: … for ref in parsed.tables})
         rows = cell.run(after=" AS q ORDER BY total LIMIT 100", parameters={"day": date(2026, 1, 1)})
@@ -43,10 +43,12 @@ _GRACE = 5.0  # seconds
 
 
 class Sandbox:
-    """Threads may share it."""
+    """For datasets in the folder `data`: children can read nothing else. Threads may share it."""
 
-    def __init__(self, limits: Limits | None = None, ready: int = 2, at_once: int = 8, waiting: int = 16) -> None:
-        self.limits = limits or Limits()
+    def __init__(
+        self, data: str, limits: Limits | None = None, ready: int = 2, at_once: int = 8, waiting: int = 16
+    ) -> None:
+        self._data, self.limits = data, limits or Limits()
         self._ready = ready
         self._places = Places(at_once, waiting)
         self._lock = threading.Lock()
@@ -77,7 +79,7 @@ class Sandbox:
             for _ in range(2):  # the first may have been killed since it was used
                 if self._closed:
                     break
-                self._nursery = nursery = self._nursery or _Nursery(self.limits, self._ready)
+                self._nursery = nursery = self._nursery or _Nursery(self.limits, self._data, self._ready)
                 with suppress(OSError, EOFError):
                     return nursery, *nursery.take()
                 nursery.end()
@@ -86,12 +88,14 @@ class Sandbox:
 
 
 class _Nursery:
-    def __init__(self, limits: Limits, ready: int) -> None:
+    def __init__(self, limits: Limits, data: str, ready: int) -> None:
+        with suppress(OSError):  # then there is no data that could be read
+            os.makedirs(data, exist_ok=True)  # a right to read needs a place
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.settimeout(30)  # it has a few libraries to load
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-c", _NURSERY, json.dumps([asdict(limits), ready])],
+                [sys.executable, "-I", "-c", _NURSERY, json.dumps([asdict(limits), data, ready])],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

@@ -77,9 +77,9 @@ _REHEARSED = (
 )
 
 
-def live(sock: socket.socket, limits: Limits, parent: int) -> None:
+def live(sock: socket.socket, limits: Limits, data: str, parent: int) -> None:
     """The whole life of a child. It ends when it is told nothing more."""
-    confine(limits, parent)
+    confine(limits, data, parent)
     cell = _Cell(Line(sock, wire.MAX_SAID), _connected(limits))
     cell.rehearse()
     ration(limits)
@@ -91,7 +91,7 @@ def _connected(limits: Limits) -> duckdb.DuckDBPyConnection:
     sys.setrecursionlimit(_DEPTH)
     pa.set_cpu_count(limits.threads)
     pa.set_io_thread_count(limits.threads)
-    nowhere = os.open(".", os.O_RDONLY)
+    nowhere = os.open(".", os.O_PATH)
     os.chdir("/")  # DuckDB wants a working directory when it starts, and never again
     config = {**_SETTINGS, "threads": limits.threads, "memory_limit": f"{limits.duckdb_memory}B"}
     db = duckdb.connect(":memory:", config=config)

@@ -5,12 +5,15 @@ import math
 import os
 import resource
 import signal
+import sys
 from dataclasses import dataclass
 
 from penstock.core.query import MAX_SQL
 from penstock.service.sandbox.landlock import renounce
 
 _NO_NEW_PRIVILEGES, _DIES_WITH_PARENT = 38, 1  # of prctl(2)
+_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/share/zoneinfo")
+_MACHINE = ("/proc/self", "/sys/devices/system/cpu", "/sys/fs/cgroup")  # how much of it there is: DuckDB wants to know
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +33,18 @@ class Limits:
         return self.memory * 3 // 5
 
 
-def confine(limits: Limits, parent: int) -> None:
-    """What a child can do without from its first moment: to change files, to gain rights, to outlive its parent."""
+def confine(limits: Limits, data: str, parent: int) -> None:
+    """What a child can do without from its first moment: to change files, to gain rights, to outlive its parent.
+
+    It can read what is in the folder `data`, the programs that it consists of, and how large the machine is.
+    """
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     for option, value in ((_DIES_WITH_PARENT, signal.SIGKILL), (_NO_NEW_PRIVILEGES, 1)):
         if prctl(option, ctypes.c_ulong(value), 0, 0, 0):
             raise OSError(ctypes.get_errno(), "prctl")
     if os.getppid() != parent:  # it died before it could take us along
         os._exit(1)
-    renounce()
+    renounce([data, *sys.path, *_LIBRARIES, *_MACHINE])
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_FSIZE, 0)
     _limit(resource.RLIMIT_NOFILE, limits.files)

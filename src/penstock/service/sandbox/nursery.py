@@ -46,6 +46,7 @@ _LULL = 0.03  # seconds in which nobody asks: the time to make children, which t
 class _Nursery:
     service: socket.socket
     limits: Limits
+    data: str  # the folder that its children may read
     ready: int
     idle: deque[_Child] = field(default_factory=deque)
     alive: dict[int, _Child] = field(default_factory=dict)
@@ -96,7 +97,7 @@ class _Nursery:
         ended, tell = os.pipe()
         parent = os.getpid()
         if (pid := os.fork()) == 0:
-            _be_child(theirs, self.limits, parent)
+            _be_child(theirs, self.limits, self.data, parent)
         theirs.close()
         child = self.alive[pid] = _Child(pid, ours, ended, tell)
         return child
@@ -131,14 +132,14 @@ class _Nursery:
                 child.let_go()
 
 
-def _be_child(sock: socket.socket, limits: Limits, parent: int) -> None:
+def _be_child(sock: socket.socket, limits: Limits, data: str, parent: int) -> None:
     """Keep nothing of the nursery but the socket, and never come back."""
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.dup2(sock.fileno(), 0)
         os.closerange(3, max(map(int, os.listdir("/proc/self/fd"))) + 1)
-        live(socket.socket(fileno=0), limits, parent)
+        live(socket.socket(fileno=0), limits, data, parent)
     except Hung:
         os._exit(0)
     finally:
@@ -146,10 +147,10 @@ def _be_child(sock: socket.socket, limits: Limits, parent: int) -> None:
 
 
 def main() -> None:
-    limits, ready = json.loads(sys.argv[1])
+    limits, data, ready = json.loads(sys.argv[1])
     nowhere = tempfile.mkdtemp()
     os.chdir(nowhere)
     os.rmdir(nowhere)  # nothing can be found in a directory that is gone, and nothing be put there
     gc.collect()
     gc.freeze()  # what is never looked at again is never copied
-    _Nursery(socket.socket(fileno=0), Limits(**limits), ready).run()
+    _Nursery(socket.socket(fileno=0), Limits(**limits), data, ready).run()
