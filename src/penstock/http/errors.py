@@ -190,7 +190,9 @@ def _allowed(request: Request) -> list[str]:
     Where a route names the path itself, one that would take it for an id does not count.
     """
     routes: list[Route] = request.app.state.routes
-    meant = next((route.path for route in routes if route.path_regex.match(request.url.path)), None)
+    path = request.url.path
+    matching = [route.path for route in routes if route.path_regex.match(path)]
+    meant = path if path in matching else next(iter(matching), None)
     found = {method for route in routes if route.path == meant for method in route.methods or ()}
     return sorted(found | ({"HEAD"} if "GET" in found else set()))
 

@@ -110,7 +110,14 @@ def test_where_there_is_no_route_there_is_a_problem(client: Client) -> None:
         assert client("GET", path, code=404).json()["code"] == "NO_SUCH_ROUTE"
 
 
-ALLOWED = [("PUT", "/datasets", "GET, HEAD, POST"), ("PATCH", "/datasets/a.b", "DELETE, GET, HEAD"), ("POST", "/healthz", "GET, HEAD")]  # fmt: skip
+ALLOWED = [
+    ("PUT", "/datasets", "GET, HEAD, POST"),
+    ("PATCH", "/datasets/a.b", "DELETE, GET, HEAD"),
+    ("POST", "/healthz", "GET, HEAD"),
+    ("OPTIONS", "/gts/infer", "POST"),
+    ("OPTIONS", "/queries/preview", "POST"),
+    ("OPTIONS", "/pipelines/validate", "POST"),
+]
 
 
 @pytest.mark.parametrize(("method", "path", "allowed"), ALLOWED)
