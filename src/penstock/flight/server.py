@@ -22,6 +22,7 @@ from penstock.flight.methods import Methods, Put, no_put
 from penstock.flight.reads import Opened, at_large
 from penstock.flight.work import Work
 
+_AHEAD = 4 << 20  # bytes of a stream that may come before they are wanted
 _LAST_WORDS = 1.0  # seconds, for answers on their way, and for threads whose calls were cut
 _log = logging.getLogger(__name__)
 
@@ -125,6 +126,8 @@ class FlightServer:
             ("grpc.max_receive_message_length", self._edge.limits.message_bytes),
             ("grpc.max_send_message_length", -1),
             ("grpc.max_metadata_size", self._edge.limits.metadata_bytes),
+            ("grpc.http2.bdp_probe", 0),  # it takes a server that is slow for a long way, and lets ever more come
+            ("grpc.http2.lookahead_bytes", _AHEAD),
             ("grpc.so_reuseport", 0),  # else a second server could take half of the calls
             ("grpc.keepalive_time_ms", 60_000),  # a client that vanished is noticed
             ("grpc.keepalive_timeout_ms", 20_000),

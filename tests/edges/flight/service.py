@@ -206,6 +206,26 @@ class Child:
         self.process.join(SECONDS)
         assert self.process.exitcode == 0
 
+    @contextmanager
+    def hampered(self) -> Iterator[None]:
+        """It stops to breathe, again and again: to whoever sends to it, it is far away."""
+        over = threading.Event()
+
+        def hamper() -> None:
+            assert self.process.pid
+            while not over.wait(0.1):
+                os.kill(self.process.pid, signal.SIGSTOP)
+                time.sleep(0.1)
+                os.kill(self.process.pid, signal.SIGCONT)
+
+        hampering = threading.Thread(target=hamper)
+        hampering.start()
+        try:
+            yield
+        finally:
+            over.set()
+            hampering.join()
+
     def peak(self, do: Callable[[], object]) -> int:
         """The most memory that it has at once while something is done, in bytes."""
         Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")

@@ -53,7 +53,7 @@ def served(edge: Edge, **options: Any) -> Iterator[FlightServer]:
         server.stop()
 
 
-@dataclass(frozen=True)
+@dataclass
 class Refused(Exception):
     """What a client hears instead of an answer."""
 
