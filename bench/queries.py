@@ -31,7 +31,6 @@ from measure import Grid, Report, interleaved, median_and_p99, ms, seconds
 from penstock.config import Settings
 from penstock.core import contract, gts
 from penstock.core.contract import Field, FieldType
-from penstock.core.dataset import DATA
 from penstock.core.odata import options
 from penstock.engines.duckdb import odata
 from penstock.lake import DatasetAt, Lake
@@ -197,7 +196,7 @@ def stages(lake: Lake, numbers: Numbers) -> dict[str, list[float]]:
         yield
         took.setdefault(part, []).append(time.perf_counter() - begun)
 
-    ref, sandbox = Ref("bench", "small"), Sandbox(lake.workspace.store.locate(DATA))
+    ref, sandbox = Ref("bench", "small"), Sandbox(lake.workspace.data)
     with sandbox.cell():
         pass  # starts the process that children come from
     for device in range(numbers.questions):
@@ -232,7 +231,7 @@ def stages(lake: Lake, numbers: Numbers) -> dict[str, list[float]]:
 
 def large(lake: Lake, ours: Penstock, bare: DuckDB, numbers: Numbers) -> dict[str, list[float]]:
     below = count(2)
-    here, sandbox = lake.query(LARGE), Sandbox(lake.workspace.store.locate(DATA))
+    here, sandbox = lake.query(LARGE), Sandbox(lake.workspace.data)
     at = lake.dataset(LARGE).now()
     through_arrow = duckdb.connect().register("rows", pads.dataset(at.paths()))
     relation = {Ref("bench", "large"): _relation(at)}

@@ -19,7 +19,7 @@ from penstock.core import gts, odata
 from penstock.core import pipeline as pipelines
 from penstock.core.caller import Caller, local
 from penstock.core.change import DataFile, Receipt
-from penstock.core.dataset import DATA, Snapshot, Version
+from penstock.core.dataset import Snapshot, Version
 from penstock.core.merge import BATCH_ROWS, Merged
 from penstock.core.merge import Progress as MergeProgress
 from penstock.core.names import DatasetName
@@ -104,7 +104,7 @@ def results(settings: config.Settings, ws: Workspace) -> Results:
         rows=settings.query_rows,
         bytes=settings.query_bytes,
     )
-    cells = sandbox.Sandbox(ws.store.locate(DATA), limits, at_once=settings.queries_at_once)
+    cells = sandbox.Sandbox(ws.data, limits, at_once=settings.queries_at_once)
     return Results(ws, cells, settings.query_cache_bytes)
 
 

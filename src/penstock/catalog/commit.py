@@ -409,9 +409,14 @@ def _create(tx: Tx, dataset: UUID, creation: Creation) -> str:
     return name
 
 
+def home(caller: Caller) -> str:
+    """The folder of all files of a tenant, below the workspace."""
+    return f"{DATA}/{caller.tenant}"
+
+
 def location(caller: Caller, dataset: UUID) -> str:
-    """The folder of a dataset's files, below the workspace."""
-    return f"{DATA}/{caller.tenant}/{dataset}"
+    """The folder of a dataset's files."""
+    return f"{home(caller)}/{dataset}"
 
 
 def _head(tx: Tx, dataset: UUID) -> Row[Any]:

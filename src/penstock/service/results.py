@@ -16,7 +16,7 @@ from penstock.catalog.access import Tx
 from penstock.core import contract
 from penstock.core.caller import Caller, Role
 from penstock.core.contract import Field, FieldType, Verdict
-from penstock.core.dataset import DATA, Snapshot
+from penstock.core.dataset import Snapshot
 from penstock.core.names import DatasetName
 from penstock.core.odata import Options
 from penstock.core.parameters import Parameter, values
@@ -86,7 +86,7 @@ class Results:
     """What queries answer, in this process: the sandbox that they run in, and the answers that are still true."""
 
     def __init__(self, ws: Workspace, sandbox: Sandbox | None = None, cache_bytes: int = 64 << 20) -> None:
-        self._ws, self._sandbox = ws, sandbox or Sandbox(ws.store.locate(DATA))
+        self._ws, self._sandbox = ws, sandbox or Sandbox(ws.data)
         self._cache = Cache[Result](cache_bytes)
         self._columns = Cache[pa.Schema](_COLUMNS_BYTES)
         self._parsed = Cache[Parsed](_COLUMNS_BYTES)

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from penstock.catalog import leases, retention
+from penstock.catalog import commit, leases, retention
 from penstock.core.caller import Caller, Role
-from penstock.core.dataset import DATA
 from penstock.errors import Invalid
 from penstock.service.workspace import Workspace
 from penstock.storage.datafiles import lease_of
@@ -83,7 +82,7 @@ def sweep(
         heads = retention.heads(tx)
     for head in heads:
         _sweep_versions(ws, caller, keep, head, swept, progress)
-    for folder in ws.store.folders(f"{DATA}/{caller.tenant}"):
+    for folder in ws.store.folders(commit.home(caller)):
         _sweep_orphans(ws, caller, folder, silent_since, swept, progress)
     _sweep_scratch(ws, caller, silent_since, swept)
     if really and swept.orphans:

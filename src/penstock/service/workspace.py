@@ -12,6 +12,7 @@ from uuid import UUID
 from penstock.catalog import leases
 from penstock.catalog.access import Database
 from penstock.core.caller import Caller
+from penstock.core.dataset import DATA
 from penstock.errors import Conflict, PenstockError
 from penstock.storage.datafiles import Shape
 from penstock.storage.store import Store
@@ -48,6 +49,11 @@ class Workspace:
 
     def __post_init__(self) -> None:
         self.writers = Writers(self.db)
+
+    @property
+    def data(self) -> str:
+        """The folder of all files of all datasets."""
+        return self.store.locate(DATA)
 
     def close(self) -> None:
         try:

@@ -30,7 +30,6 @@ from edges.http.client import TENANT, Client, near, token
 from edges.http.test_serve import served
 from penstock.core import contract, gts, odata
 from penstock.core.caller import Caller, Role
-from penstock.core.dataset import DATA
 from penstock.http import media, results
 from penstock.http.app import application
 from penstock.http.edge import Edge
@@ -826,7 +825,7 @@ def test_what_is_no_honest_select_is_refused(client: Client, sent: Any, code: st
 def tight(edge: Edge) -> Iterator[Client]:
     """A service that gives a query little of everything."""
     few = Limits(cpu_seconds=1, rows=5_000, bytes=50_000, memory=256 << 20)
-    made = Results(edge.workspace, Sandbox(edge.workspace.store.locate(DATA), few))
+    made = Results(edge.workspace, Sandbox(edge.workspace.data, few))
     narrow = Edge(edge.workspace, edge.tokens, runner=edge.runner, results=made)
     yield near(application(narrow), token())
     made.close()
@@ -854,7 +853,7 @@ def test_a_query_that_takes_too_much_is_ended_and_told_its_limit(
 
 
 def test_a_query_for_which_there_is_no_place_is_told_to_come_back(edge: Edge) -> None:
-    sandbox = Sandbox(edge.workspace.store.locate(DATA), at_once=1, waiting=0)
+    sandbox = Sandbox(edge.workspace.data, at_once=1, waiting=0)
     full = Edge(edge.workspace, edge.tokens, runner=edge.runner, results=Results(edge.workspace, sandbox))
     client = near(application(full), token())
     with sandbox.cell():

@@ -7,7 +7,6 @@ knows less, less is taken; the other walls stand by themselves.
 import ctypes
 import os
 from collections.abc import Iterable
-from contextlib import suppress
 
 _CREATE, _ALLOW, _RESTRICT = 444, 445, 446  # system calls; the numbers are the same on every machine
 _TELL_VERSION, _BENEATH = 1, 1
@@ -47,16 +46,14 @@ def renounce(readable: Iterable[str]) -> None:
     size = 24 if known >= 6 else 16 if known >= 4 else 8
     ruleset = _done(_call(_CREATE, ctypes.byref(rules), ctypes.c_size_t(size), 0))
     for folder in readable:
-        with suppress(FileNotFoundError, NotADirectoryError):
-            _allow(ruleset, folder)
+        try:
+            there = os.open(folder, os.O_PATH | os.O_DIRECTORY)
+        except OSError:  # not there, or out of reach: nothing in it can be read anyway
+            continue
+        _done(_call(_ALLOW, ruleset, _BENEATH, ctypes.byref(_Exception(_READ, there)), 0))
+        os.close(there)
     _done(_call(_RESTRICT, ruleset, 0))
     os.close(ruleset)
-
-
-def _allow(ruleset: int, folder: str) -> None:
-    there = os.open(folder, os.O_PATH | os.O_DIRECTORY)
-    _done(_call(_ALLOW, ruleset, _BENEATH, ctypes.byref(_Exception(_READ, there)), 0))
-    os.close(there)
 
 
 def _done(answer: int) -> int:
