@@ -82,6 +82,7 @@ class DuckDBSession:
         self._brought = brought(plan)
         self.reach = Reach.of(source.select(list(plan.keys)))
         self._take_keys()
+        self._new = self._candidates.copy()  # candidates without a match in the last call of match
         self._met: dict[str, _Met] = {}
 
     def nulls(self, files: Sequence[TargetFile]) -> Mapping[str, int]:
@@ -100,13 +101,14 @@ class DuckDBSession:
     def match(self, files: Sequence[TargetFile]) -> Match:
         stored = set(self._plan.keys) - set(self._plan.partitions)
         self._met = self._meet(files) if files and stored <= _held(self._db, files) else {}
+        self._new = self._candidates.copy()  # a retry may match fewer rows than the attempt before it
         for met in self._met.values():
             self._new[met.places] = False
         counts = {path: len(met.places) for path, met in self._met.items()}
         return Match(counts, int(self._new.sum()), one(self._db, "SELECT count(*) FROM keys"))
 
     def write(self, work: Work, sink: Sink) -> list[Output]:
-        new = self._new if work.insert else np.zeros_like(self._new)
+        new = self._new.copy() if work.insert else np.zeros_like(self._new)
         few = [file for file in work.rewrite if file.layout.codec == sink.layout.codec and self._leaves_few(file, new)]
         jobs: list[_Job] = [partial(self._rewrite, file, sink) for file in work.rewrite if file not in few]
         rows, places = self._source, np.flatnonzero(new)
@@ -148,10 +150,10 @@ class DuckDBSession:
             f"{only if plan.write.deduplicates else ''}",
         )
         self._db.unregister("source")
-        self._new = np.ones(self._source.num_rows, dtype=bool)  # which of the source's rows count, and met nothing
+        self._candidates = np.ones(self._source.num_rows, dtype=bool)  # source rows that take part in the merge
         if plan.write.deduplicates:
-            self._new[:] = False
-            self._new[table(self._db, "SELECT place FROM keys")["place"].to_numpy()] = True
+            self._candidates[:] = False
+            self._candidates[table(self._db, "SELECT place FROM keys")["place"].to_numpy()] = True
             return
         values = self.reach.numbers.get(plan.keys[0]) if len(plan.keys) == 1 else None
         distinct = f"SELECT count(*) FROM (SELECT DISTINCT {key} FROM keys)"
