@@ -1,6 +1,7 @@
 """`penstock merge` as people use it: datasets, directories, dry runs, and what goes wrong."""
 
 import json
+import subprocess
 from pathlib import Path
 
 import pyarrow as pa
@@ -42,9 +43,33 @@ def test_a_directory_is_merged_into(shell: Shell, data: Path) -> None:
         "inserted": 1, "updated": 1, "deleted": 0, "total": 4,
     }  # fmt: skip
     assert rows(data) == {1: "one", 2: "zwei", 3: "drei", 10: "ten"}
-    shell("merge", "changes.csv", data, "-k", "id", "-s", "full_merge", "--engine", "duckdb")
+    shell("merge", "changes.csv", data, "-k", "id", "-s", "full_merge", "--engine", "duckdb", "--yes")
     assert rows(data) == {2: "zwei", 3: "drei"}
     assert sorted(p.name for p in data.parent.iterdir()) == ["changes.csv", "data", "lake"]
+
+
+@pytest.mark.parametrize("target", ["", " ", "/", "file://"])
+def test_merge_blank_or_root_target_is_rejected(
+    shell: Shell, data: Path, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(data.parent)
+    with shell.untouched():
+        for flags in ([], ["--yes"], ["--dry-run"]):
+            refused = shell("merge", "changes.csv", target, "-k", "id", "-s", "full_merge", *flags, code=1)
+            assert "The target path is empty" in refused.err or "root directory" in refused.err
+        shell("merge", "--recover", target, code=1)
+    assert rows(data) == {1: "one", 2: "two", 10: "ten"}
+
+
+def test_full_merge_into_foreign_files_requires_yes(shell: Shell, data: Path) -> None:
+    with shell.untouched():
+        refused = shell.apart("merge", "changes.csv", "data", "-k", "id", "-s", "full_merge", stdin=subprocess.DEVNULL)
+        assert (refused.code, refused.out) == (2, b"")
+        assert "2 of its files, such as a.parquet, were not created by Penstock" in refused.err
+        assert "--yes" in refused.err
+    shell("merge", "changes.csv", "new", "-k", "id")
+    shell("merge", "changes.csv", "new", "-k", "id", "-s", "full_merge")  # its own files: no question
+    assert rows(data.parent / "new") == {2: "zwei", 3: "drei"}
 
 
 def test_a_dataset_is_merged_into(shell: Shell, orders: str) -> None:

@@ -389,6 +389,26 @@ def test_other_file_systems_are_refused_and_local_ones_taken(engine: str, merge:
 
 
 @here
+@pytest.mark.parametrize("path", ["", " ", "\t\n", "file://", "/", "//", "file:///"])
+def test_merge_blank_or_root_target_is_refused(
+    engine: str, merge: Merge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """An empty path is the current directory to the operating system: an unset variable would empty it."""
+    lay(tmp_path / "target", TARGET)
+    before = content(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Invalid) as refusal:
+        merge(SOURCE, path, "id", "full_merge")
+    assert refusal.value.reason in ("empty_path", "root_directory")
+    if path == "":
+        with pytest.raises(Invalid):
+            merge(
+                SOURCE, path, "id", "full_merge", filesystem=fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
+            )
+    assert content(tmp_path) == before
+
+
+@here
 def test_the_same_key_merges_a_dataset_once(
     engine: str, merge_into: Callable[..., Any], made: Callable[..., Dataset]
 ) -> None:

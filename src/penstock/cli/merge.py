@@ -1,5 +1,6 @@
 """The command `penstock merge`: into a dataset, or into any directory of Parquet files."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ _FILES_SHOWN = 20
 @click.option("--add-columns", is_flag=True, help="Add columns that the target lacks; without it they are refused.")
 @click.option("--compression", help="For a directory: the codec of new files.  [that of the files that are there]")
 @click.option("--batch-rows", type=click.IntRange(1), help="Rows of the target to hold at once.  [131072]")
+@click.option("--yes", is_flag=True, help="Do not ask before a full_merge into files that Penstock did not create.")
 @click.option("--dry-run", is_flag=True, help="Only tell the counts and the files that would be touched.")
 @click.option("--recover", is_flag=True, help="Finish or undo an interrupted merge into the directory TARGET.")
 @click.option("--idempotency-key", help="For a dataset: the same merge, sent again, happens only once.")
@@ -48,6 +50,7 @@ def merge(
     add_columns: bool,
     compression: str | None,
     batch_rows: int | None,
+    yes: bool,
     dry_run: bool,
     recover: bool,
     idempotency_key: str | None,
@@ -81,6 +84,8 @@ def merge(
 
         if idempotency_key:
             raise click.UsageError("--idempotency-key goes with a dataset; a directory keeps no record of requests")
+        if strategy == "full_merge" and not (yes or dry_run):
+            _confirm_full_merge(target, directories.foreign_files(target))
         with frame.stages(title) as heard:
             merged = directories.merge(
                 source, target, keys, strategy, order, compression, None, rows, heard,
@@ -95,6 +100,20 @@ def merge(
                 batch_rows=rows, dry_run=dry_run, progress=heard, idempotency_key=idempotency_key,
             )  # fmt: skip
     _tell(frame, target, merged, dry_run=dry_run)
+
+
+def _confirm_full_merge(target: str, foreign: list[str]) -> None:
+    """Ask before rows are deleted from files that another program wrote."""
+    if not foreign:
+        return
+    question = (
+        f"full_merge deletes every row of {target} whose key is not in SOURCE. "
+        f"{len(foreign)} of its files, such as {foreign[0]}, were not created by Penstock. Continue?"
+    )
+    if sys.stdin.isatty():
+        click.confirm(question, abort=True, err=True)
+    else:
+        raise click.UsageError(f"{question.removesuffix(' Continue?')} Try --dry-run first, then pass --yes.")
 
 
 def _recover(frame: Frame, paths: tuple[str, ...], keys: tuple[str, ...]) -> None:

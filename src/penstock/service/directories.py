@@ -1,6 +1,7 @@
 """Merge into a plain directory of Parquet files: one meaning, whichever engine does it."""
 
 import os
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -171,6 +172,15 @@ def merge(
             len(files) - len(touched),
             hand.name,
         )
+
+
+def foreign_files(target_path: str | Path) -> list[str]:
+    """List the Parquet files of a directory that Penstock did not create, by the names that it gives to new files."""
+    names = directory.file_names(_local(target_path, None))
+    return [name for name in names if not _OWN_FILE_NAME.fullmatch(name.rpartition("/")[2])]
+
+
+_OWN_FILE_NAME = re.compile(r"part-[0-9a-f]{32}\.parquet")
 
 
 def recover(target_path: str | Path) -> str | None:
@@ -344,6 +354,10 @@ _CODECS = ("zstd", "snappy", "gzip", "lz4", "brotli", "none")
 def _local(target: str | Path, filesystem: Any) -> Path:
     """Where the directory is on this machine. Renames must be atomic, so other file systems are refused."""
     path = os.fspath(target)
+    if not path.removeprefix("file://").strip():
+        raise Invalid(
+            "empty_path", f"The target path is empty ({path!r}). Name the directory, or write '.' for the current one"
+        )
     if isinstance(filesystem, fs.SubTreeFileSystem) and isinstance(filesystem.base_fs, fs.LocalFileSystem):
         path = os.path.join(filesystem.base_path, path.lstrip("/"))
     elif not (filesystem is None or isinstance(filesystem, fs.LocalFileSystem) or _is_local(filesystem)):
@@ -357,9 +371,10 @@ def _local(target: str | Path, filesystem: Any) -> Path:
         raise Unsupported(
             "not_a_local_file_system", f"{path} is no local directory; mount it, or use a Penstock dataset"
         )
-    return Path(
-        os.path.realpath(Path(path).expanduser())
-    )  # a link and what it leads to are one directory, with one lock
+    resolved = Path(os.path.realpath(Path(path).expanduser()))  # a link and its target share one lock
+    if resolved == Path(resolved.anchor):
+        raise Invalid("root_directory", f"{resolved} is the root directory. Name a directory below it")
+    return resolved
 
 
 def _is_local(filesystem: Any) -> bool:

@@ -61,7 +61,7 @@ class Directory:
 
 def read(path: Path, keys: Sequence[str]) -> Directory:
     """Look at every footer. A directory that is not there is one without files."""
-    names = _names(path) if path.is_dir() else []
+    names = file_names(path) if path.is_dir() else []
     partitions = _partitions(names)
     files = tuple(_file(path, name, keys, partitions) for name in names)
     return Directory(path, files, _schema(files), partitions)
@@ -135,7 +135,7 @@ def _word(value: Any, kind: pa.DataType) -> str:
     return text
 
 
-def _names(path: Path) -> list[str]:
+def file_names(path: Path) -> list[str]:
     """Parquet files, in order of their names. What begins with a dot or an underscore is not ours."""
     found: list[str] = []
     for folder, folders, names in os.walk(path):
