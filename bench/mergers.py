@@ -58,7 +58,7 @@ def penstock_duckdb(task: Task, source: pa.Table) -> Done:
 
 
 def penstock_auto(task: Task, source: pa.Table) -> Done:
-    from penstock.service.directories import merge
+    from penstock.service.directory_merge import merge
 
     merged = merge(source, task.place, KEY, task.strategy, _order(task), engine="auto")
     return _counted(merged.stats, merged.engine)

@@ -29,13 +29,15 @@ import pyarrow.parquet as pq
 import penstock
 from measure import Grid, Report, interleaved, median_and_p99, ms, seconds
 from penstock.config import Settings
-from penstock.core import contract, gts
-from penstock.core.contract import Field, FieldType
+from penstock.core import result_schema as contract
+from penstock.core.registry import gts
+from penstock.core.result_schema import Field, FieldType
 from penstock.core.odata import options
-from penstock.engines.duckdb import odata
+from penstock.engines.duckdb import odata_sql as odata
 from penstock.lake import DatasetAt, Lake
-from penstock.service import queries, schemas
-from penstock.service.sandbox import File, Ref, Relation, Sandbox
+from penstock.service.queries import definitions as queries
+from penstock.service.registry import schemas
+from penstock.service.queries.sandbox import File, Ref, Relation, Sandbox
 from rows import wide
 
 SMALL, LARGE = "bench.small", "bench.large"

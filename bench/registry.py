@@ -39,19 +39,19 @@ import loads
 import penstock
 from measure import Grid, Report, interleaved, ms, p99
 from penstock import config
-from penstock.catalog import search as searches
-from penstock.catalog.access import APP_ROLE, TENANT_SETTING, Database, Tx, add, mine
+from penstock.catalog import odata_sql as searches
+from penstock.catalog.database import APP_ROLE, TENANT_SETTING, Database, Tx, add, mine
 from penstock.catalog.tables import gts_schema_fields, gts_schema_versions, gts_schemas
 from penstock.config import Settings
-from penstock.core import gts
+from penstock.core.registry import gts
 from penstock.core.caller import Caller, Role
-from penstock.core.contract import Field, FieldType
-from penstock.core.registry import name_key
-from penstock.http import logs
-from penstock.http.app import application
-from penstock.http.edge import Edge
-from penstock.http.server import Server
-from penstock.service.tokens import Tokens, mint
+from penstock.core.result_schema import Field, FieldType
+from penstock.core.registry.schema_entry import name_key
+from penstock import json_logs as logs
+from penstock.rest.app import application
+from penstock.rest.context import Edge
+from penstock.rest.server import Server
+from penstock.service.auth.tokens import Tokens, mint
 
 WANTED = 0.60  # of the bare route's requests per second
 CONNECTIONS = 8

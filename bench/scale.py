@@ -21,16 +21,18 @@ from sqlalchemy import text
 import penstock
 from measure import Grid, Report, interleaved, ms, seconds
 from penstock.catalog import commit as commits
-from penstock.catalog import datasets, history, retention
-from penstock.catalog.access import Database
+from penstock.catalog import dataset_search as datasets
+from penstock.catalog import snapshots as history
+from penstock.catalog import retention
+from penstock.catalog.database import Database
 from penstock.config import Settings
 from penstock.core import odata
-from penstock.core.change import Change, Counts, Creation, NewFile
+from penstock.core.dataset.changes import Change, Counts, Creation, NewFile
 from penstock.core.names import DatasetName
-from penstock.core.stats import Bounds, Stats
+from penstock.core.dataset.column_stats import Bounds, Stats
 from penstock.errors import PenstockError
 from penstock.lake import Lake
-from penstock.storage import datafiles
+from penstock.storage import data_files as datafiles
 from rows import SCHEMA
 
 ROWS = 100_000  # of a file

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 
 import postgres
-import shares
-from penstock.catalog import upgrade
-from penstock.catalog.access import Database
+import xdist_groups as shares
+from penstock.catalog import migrate as upgrade
+from penstock.catalog.database import Database
 from penstock.core.caller import Caller, Role
 from penstock.lake import Dataset, Lake
 from penstock.service.workspace import Workspace
-from places import Place
+from workspaces import Place
 
 SOAK = bool(os.environ.get("PENSTOCK_SOAK"))
 
@@ -46,7 +46,7 @@ def not_tested(what: str, why: str) -> NoReturn:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """One session of Spark for the whole run, with settings that a merge must not depend on."""
-    import spark as sparks
+    import spark_sessions as sparks
 
     shares.assert_known()
     if sparks.java() is None:
@@ -58,7 +58,7 @@ def spark() -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def spark_cluster() -> Iterator[Any]:
     """A master and two workers."""
-    import spark as sparks
+    import spark_sessions as sparks
 
     if sparks.java() is None:
         not_tested("no merge ran on a cluster", "Java is not installed (apt-get install openjdk-17-jre-headless)")

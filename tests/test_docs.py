@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from pages import PAGES, ROOT, blocks, text
+from doc_pages import PAGES, ROOT, blocks, text
 from penstock import errors
 from tools import docs
 

@@ -20,7 +20,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-import spark
+import spark_sessions as spark
 from conftest import not_tested
 
 ROOT = Path(__file__).parents[1]

@@ -17,8 +17,8 @@ from fastapi.routing import APIRoute
 
 from penstock import config, errors
 from penstock.cli import cli
-from penstock.core import operations
-from penstock.http.app import ROUTERS
+from penstock.core.pipeline import operations
+from penstock.rest.app import ROUTERS
 from tools import semantics
 
 ROOT = Path(__file__).parents[1]

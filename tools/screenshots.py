@@ -20,7 +20,7 @@ from uuid import uuid4
 import httpx
 from playwright.sync_api import FloatRect, Page, sync_playwright
 
-from penstock.service.tokens import mint
+from penstock.service.auth.tokens import mint
 
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "build" / "screenshots"

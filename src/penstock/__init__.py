@@ -15,10 +15,10 @@ _HOMES = {
     "Answer": "penstock.lake",
     "flight_client": "penstock.flight.client",
     "FlightClient": "penstock.flight.client",
-    "Receipt": "penstock.core.change",
-    "merge_parquet_dataset_pyarrow": "penstock.service.directories",
-    "merge_parquet_dataset_duckdb": "penstock.service.directories",
-    "merge_parquet_dataset_spark": "penstock.service.directories",
+    "Receipt": "penstock.core.dataset.changes",
+    "merge_parquet_dataset_pyarrow": "penstock.service.directory_merge",
+    "merge_parquet_dataset_duckdb": "penstock.service.directory_merge",
+    "merge_parquet_dataset_spark": "penstock.service.directory_merge",
     "PenstockError": "penstock.errors",
     "Invalid": "penstock.errors",
     "Unauthenticated": "penstock.errors",
@@ -34,7 +34,7 @@ _HOMES = {
 __all__ = ["__version__", *_HOMES]
 
 if TYPE_CHECKING:
-    from penstock.core.change import Receipt as Receipt
+    from penstock.core.dataset.changes import Receipt as Receipt
     from penstock.errors import AlreadyExists as AlreadyExists
     from penstock.errors import Conflict as Conflict
     from penstock.errors import Forbidden as Forbidden
@@ -54,9 +54,9 @@ if TYPE_CHECKING:
     from penstock.lake import Pipeline as Pipeline
     from penstock.lake import Query as Query
     from penstock.lake import open as open
-    from penstock.service.directories import merge_parquet_dataset_duckdb as merge_parquet_dataset_duckdb
-    from penstock.service.directories import merge_parquet_dataset_pyarrow as merge_parquet_dataset_pyarrow
-    from penstock.service.directories import merge_parquet_dataset_spark as merge_parquet_dataset_spark
+    from penstock.service.directory_merge import merge_parquet_dataset_duckdb as merge_parquet_dataset_duckdb
+    from penstock.service.directory_merge import merge_parquet_dataset_pyarrow as merge_parquet_dataset_pyarrow
+    from penstock.service.directory_merge import merge_parquet_dataset_spark as merge_parquet_dataset_spark
 
 
 def __getattr__(name: str) -> Any:

@@ -12,12 +12,13 @@ import pyarrow as pa
 import pytest
 
 from faults.failing import Countdown, failing_sql
-from penstock import faults
-from penstock.catalog import history, leases
+from penstock import failpoints as faults
+from penstock.catalog import snapshots as history
+from penstock.catalog import writer_leases as leases
 from penstock.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound, Unsupported
 from penstock.lake import Dataset, Lake
-from penstock.storage.datafiles import Shape
-from places import Place
+from penstock.storage.data_files import Shape
+from workspaces import Place
 
 
 def ids(ds: Dataset, version: int | None = None) -> list[int]:

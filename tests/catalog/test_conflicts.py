@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock import faults
+from penstock import failpoints as faults
 from penstock.errors import PenstockError
 from penstock.lake import Dataset
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from sqlalchemy import text
 
-from penstock.catalog import history
+from penstock.catalog import snapshots as history
 from penstock.core import selector
 from penstock.engines.arrow.selector import expression
 from penstock.errors import Invalid, NotFound

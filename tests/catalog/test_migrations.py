@@ -8,10 +8,11 @@ from alembic.migration import MigrationContext
 from sqlalchemy import text
 
 import penstock
-from penstock.catalog import tables, upgrade
-from penstock.catalog.access import Database
+from penstock.catalog import migrate as upgrade
+from penstock.catalog import tables
+from penstock.catalog.database import Database
 from penstock.errors import Invalid, Unavailable, Unsupported
-from places import Place
+from workspaces import Place
 
 
 def database(place: Place) -> Database:

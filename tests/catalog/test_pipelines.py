@@ -11,13 +11,15 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import create_engine, select, text
 
-from penstock.catalog import pipelines, schemas, tables, upgrade
-from penstock.catalog.access import Database, Tx, mine, parse_url
+from penstock.catalog import result_schemas as schemas
+from penstock.catalog import migrate as upgrade
+from penstock.catalog import pipelines, tables
+from penstock.catalog.database import Database, Tx, mine, parse_url
 from penstock.core.caller import Caller, Role
-from penstock.core.contract import fields
+from penstock.core.result_schema import fields
 from penstock.core.odata import options
-from penstock.core.pipeline import Stored, read
-from penstock.core.registry import Draft, Entry
+from penstock.core.pipeline.definition import Stored, read
+from penstock.core.registry.schema_entry import Draft, Entry
 from penstock.errors import AlreadyExists, Conflict, NotFound
 from penstock.lake import Lake
 

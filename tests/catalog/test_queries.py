@@ -14,16 +14,18 @@ import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
 
-from penstock.catalog import queries, schemas, tables, upgrade
-from penstock.catalog.access import Database, Tx, add, mine, parse_url
+from penstock.catalog import result_schemas as schemas
+from penstock.catalog import migrate as upgrade
+from penstock.catalog import queries, tables
+from penstock.catalog.database import Database, Tx, add, mine, parse_url
 from penstock.core.caller import Caller, Role
-from penstock.core.contract import FieldType, fields
-from penstock.core.lifecycle import State
+from penstock.core.result_schema import FieldType, fields
+from penstock.core.registry.lifecycle import State
 from penstock.core.odata import options
-from penstock.core.parameters import Parameter
-from penstock.core.query import Draft, Query, Reference
-from penstock.core.registry import Draft as SchemaDraft
-from penstock.core.registry import Entry
+from penstock.core.registry.query_parameters import Parameter
+from penstock.core.registry.query import Draft, Query, Reference
+from penstock.core.registry.schema_entry import Draft as SchemaDraft
+from penstock.core.registry.schema_entry import Entry
 from penstock.errors import AlreadyExists, Conflict, NotFound, PenstockError, Unsupported
 from penstock.lake import Lake
 

@@ -15,14 +15,14 @@ from sqlalchemy import event, select, text
 
 from catalog.test_pipelines import kept, removed
 from penstock.catalog import runs, tables
-from penstock.catalog.access import Database, Tx, mine
+from penstock.catalog.database import Database, Tx, mine
 from penstock.core.caller import Role
-from penstock.core.change import Written
+from penstock.core.dataset.changes import Written
 from penstock.core.odata import options
-from penstock.core.run import UNDER_WAY, Outcome, Progress, Read, Run, State
+from penstock.core.pipeline.run import UNDER_WAY, Outcome, Progress, Read, Run, State
 from penstock.errors import AlreadyExists, NotFound
 from penstock.lake import Lake
-from places import Place
+from workspaces import Place
 
 REQUEST, OTHER_REQUEST = "a" * 64, "b" * 64
 DEFINITION = {"zeta": 1, "name": "monthly", "a": {"long": [1, None, 2.5], "b": "ß🦆"}}

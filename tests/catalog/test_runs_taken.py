@@ -9,12 +9,13 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from catalog.test_runs import CANCELLED, DEFINITION, DONE, FAILED, PROGRESS, READ, REQUEST, RESULT, now, writing
-from penstock.catalog import runs, turns
-from penstock.catalog.access import Tx
+from catalog.test_runs import (CANCELLED, DEFINITION, DONE, FAILED, PROGRESS, READ, REQUEST, RESULT, now, writing)
+from penstock.catalog import run_queue as turns
+from penstock.catalog import runs
+from penstock.catalog.database import Tx
 from penstock.catalog.runs import TRIES, Taken
 from penstock.core.caller import Caller, Role
-from penstock.core.run import Run, State
+from penstock.core.pipeline.run import Run, State
 from penstock.lake import Lake
 
 SILENT = timedelta(seconds=30)

@@ -33,8 +33,8 @@ from catalog import odata_oracle as oracle
 from catalog.odata_cases import CASES, FIELDS, ROWS
 from conftest import SOAK
 from penstock.catalog import tables
-from penstock.catalog.access import Database, keeps_to_the_tenant, mine
-from penstock.catalog.search import Cased, Children, Columns, containing, order, slotted, where
+from penstock.catalog.database import Database, keeps_to_the_tenant, mine
+from penstock.catalog.odata_sql import Cased, Children, Columns, containing, order, slotted, where
 from penstock.catalog.tables import Instant
 from penstock.core.odata import Collection, Fields, Kind, Options, options, parse
 from penstock.lake import Dataset, Lake

@@ -11,18 +11,28 @@ from sqlalchemy import create_engine, delete, exists, insert, select, text, true
 from sqlalchemy.exc import DBAPIError
 
 from penstock.catalog import commit as commits
-from penstock.catalog import history, leases, retention, runs, tables, upgrade
-from penstock.catalog.access import APP_ROLE, Database, Tx, mine, parse_url
-from penstock.core import gts
+from penstock.catalog import snapshots as history
+from penstock.catalog import writer_leases as leases
+from penstock.catalog import migrate as upgrade
+from penstock.catalog import retention, runs, tables
+from penstock.catalog.database import APP_ROLE, Database, Tx, mine, parse_url
+from penstock.core.registry import gts
 from penstock.core.caller import Caller, Role
-from penstock.core.change import Change
-from penstock.core.run import Run, State
+from penstock.core.dataset.changes import Change
+from penstock.core.pipeline.run import Run, State
 from penstock.errors import NotFound, Unsupported
 from penstock.lake import Dataset, Lake
-from penstock.service import alter, compact, pipelines, queries, read, schemas, sweep, write
-from penstock.service.source import reader
-from penstock.service.transactions import Transactions
-from places import Place
+from penstock.service.datasets import alter
+from penstock.service.datasets import compact
+from penstock.service.pipelines import definitions as pipelines
+from penstock.service.queries import definitions as queries
+from penstock.service.datasets import read
+from penstock.service.registry import schemas
+from penstock.service.datasets import sweep
+from penstock.service.datasets import write
+from penstock.service.datasets.row_source import reader
+from penstock.service.transactions.client import Transactions
+from workspaces import Place
 
 ONE_ROW = {"id": [1], "word": ["x"]}
 

@@ -9,9 +9,10 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from penstock.catalog import leases, transactions
-from penstock.catalog.access import Tx
-from penstock.core.transaction import Standing, State
+from penstock.catalog import writer_leases as leases
+from penstock.catalog import client_transactions as transactions
+from penstock.catalog.database import Tx
+from penstock.core.dataset.transaction_state import Standing, State
 from penstock.errors import NotFound
 from penstock.lake import Lake
 

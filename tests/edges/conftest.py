@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from shell import Shell
+from cli_runner import Shell
 
 
 @pytest.fixture(scope="session")

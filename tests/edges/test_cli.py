@@ -17,9 +17,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.cli import cli, frame
+from penstock.cli import context as frame
+from penstock.cli import cli
 from penstock.config import Settings
-from shell import Shell
+from cli_runner import Shell
 
 ROWS = [
     {"id": 1, "word": "one"},
@@ -497,7 +498,7 @@ def test_a_full_disk_leaves_no_half_import(shell: Shell, many: str) -> None:
 
 @pytest.mark.parametrize("step", ["stage.opened", "stage.synced"])
 def test_ctrl_c_in_an_import_leaves_nothing(shell: Shell, orders: str, step: str) -> None:
-    press = f"import os, signal; from penstock import faults; faults._armed[{step!r}] = lambda: os.kill(os.getpid(), signal.SIGINT)"
+    press = f"import os, signal; from penstock import failpoints as faults; faults._armed[{step!r}] = lambda: os.kill(os.getpid(), signal.SIGINT)"
     with shell.untouched():
         answer = shell.apart("dataset", "import", orders, "three.csv", before=press)
     assert (answer.code, answer.out) == (130, b"")

@@ -8,9 +8,9 @@ from typing import Any, NoReturn
 
 import pytest
 
-from penstock.cli import hints
+from penstock.cli import shell_hints as hints
 from penstock.errors import Unavailable
-from shell import Shell
+from cli_runner import Shell
 
 NAMES = ["accruals", "actuals", "budgets", "report", "revisions"]
 THERE = Path(sys.executable).with_name("penstock")

@@ -20,13 +20,13 @@ import httpx
 import pytest
 
 import penstock
-import spark
+import spark_sessions as spark
 from edges.balancer import balanced
 from penstock.core.caller import Role
 from penstock.errors import PenstockError, Unavailable, Undecided
 from penstock.lake import Lake
-from penstock.service.tokens import mint
-from places import Place
+from penstock.service.auth.tokens import mint
+from workspaces import Place
 
 SECRET = "a secret of enough bytes, for a small cluster"
 PENSTOCK = str(Path(sys.executable).with_name("penstock"))

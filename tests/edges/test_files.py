@@ -16,9 +16,9 @@ import pytest
 
 from penstock.errors import PenstockError
 from penstock.lake import Lake
-from penstock.storage import ipc
-from penstock.storage.incoming import _BLOCK
-from shell import Shell
+from penstock.storage import arrow_ipc as ipc
+from penstock.storage.import_files import _BLOCK
+from cli_runner import Shell
 
 TABLE = pa.table({"id": range(1, 201), "word": [f"word {i}" for i in range(200)]})
 

@@ -14,11 +14,12 @@ import pytest
 
 import penstock
 from penstock.config import Settings
-from penstock.core import gts
+from penstock.core.registry import gts
 from penstock.errors import Conflict, Invalid, NotFound, Unavailable, Unsupported
 from penstock.lake import Dataset, Lake
-from penstock.service import queries, schemas
-from places import Place
+from penstock.service.queries import definitions as queries
+from penstock.service.registry import schemas
+from workspaces import Place
 
 
 def test_a_dataset_is_read_by_pandas_polars_and_duckdb(numbers: Dataset) -> None:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from shell import Shell
+from cli_runner import Shell
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_what_is_wrong_is_told(shell: Shell, data: Path, args: list[str], code: 
 
 def test_recovering_says_what_it_did(shell: Shell, data: Path) -> None:
     assert "no merge was interrupted there" in shell("merge", "--recover", "data").err
-    before = "from penstock import faults; import os; armed = faults.armed('{step}', lambda: os.kill(os.getpid(), 9)); armed.__enter__()"
+    before = "from penstock import failpoints as faults; import os; armed = faults.armed('{step}', lambda: os.kill(os.getpid(), 9)); armed.__enter__()"
     for step, what in (("swap.staged", "undone"), ("swap.journaled", "finished")):
         killed = shell.apart("merge", "changes.csv", "data", "-k", "id", before=before.format(step=step))
         assert killed.code == -9, killed

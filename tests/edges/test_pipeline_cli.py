@@ -19,9 +19,10 @@ import operation_cases as cases
 import penstock
 from operation_cases import UNKNOWN, Case
 from penstock.cli.pipeline import Watch, shown
-from penstock.core import pipeline, text
-from penstock.core.run import Progress
-from shell import Answer, Shell
+from penstock.core.pipeline import definition as pipeline
+from penstock.core.payload import documents as text
+from penstock.core.pipeline.run import Progress
+from cli_runner import Answer, Shell
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FOUND_IN_ROWS = ("MERGE_005", "MERGE_006")
@@ -326,7 +327,7 @@ def test_without_java_one_sentence_is_said_and_nothing_is_left(shell: Shell, ids
 
 def needs_java() -> None:
     from conftest import not_tested
-    from spark import java
+    from spark_sessions import java
 
     if java() is None:
         not_tested("no pipeline ran in a process of its own", "Java is not installed")
@@ -348,7 +349,7 @@ def test_a_run_in_a_process_of_its_own_says_only_what_it_should(shell: Shell, id
 
 
 CTRL_C = """import os, signal, threading
-from penstock import faults
+from penstock import failpoints as faults
 from penstock.service.runs import Runner
 cancelled, cancel = threading.Event(), Runner.cancel
 def cancelling(*args):

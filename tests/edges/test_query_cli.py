@@ -11,10 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock
-from penstock.core import gts
+from penstock.core.registry import gts
 from penstock.core.odata.options import MAX_SKIP
-from penstock.service import queries, schemas
-from shell import Shell
+from penstock.service.queries import definitions as queries
+from penstock.service.registry import schemas
+from cli_runner import Shell
 
 TX = [
     {"region": "EMEA", "amount": 10},

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shell import Shell
+from cli_runner import Shell
 
 
 @pytest.fixture

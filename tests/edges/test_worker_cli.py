@@ -14,14 +14,14 @@ import pytest
 import penstock
 from edges.http.test_serve import served
 from penstock.lake import Lake
-from penstock.service.runs import Runner
+from penstock.service.pipelines.run_worker import Runner
 from service.test_workers import copied, meant, record, tries
-from shell import Shell
+from cli_runner import Shell
 
 QUICK = "PENSTOCK_HTTP_DRAIN_SECONDS"
 # A run says that it began, and goes on when there is a file `go`.
 HELD = (
-    "import os, time; from penstock import faults; "
+    "import os, time; from penstock import failpoints as faults; "
     "faults._armed['stage.begun'] = lambda: (print('begun', flush=True), "
     "[time.sleep(0.01) for _ in iter(lambda: os.path.exists('go'), True)]) and None"
 )

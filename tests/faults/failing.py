@@ -9,9 +9,9 @@ from typing import Any
 from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
 
-from penstock.catalog.access import Database
+from penstock.catalog.database import Database
 from penstock.errors import Unavailable
-from penstock.storage.store import LocalSink, LocalStore, Sealed
+from penstock.storage.file_store import LocalSink, LocalStore, Sealed
 
 
 class Countdown:

@@ -9,7 +9,7 @@ from itertools import count
 import pyarrow as pa
 
 from penstock.lake import Dataset, Lake
-from penstock.service.inserts import Inserted, Insertion, Inserts
+from penstock.service.datasets.streaming_inserts import Inserted, Insertion, Inserts
 
 FIRST = [5]
 GROUP = {"a": [10, 11], "b": [20], "c": [30, 31, 32]}  # key → ids

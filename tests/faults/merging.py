@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock import faults
-from penstock.service.directories import merge
+from penstock import failpoints as faults
+from penstock.service.directory_merge import merge
 
 FILES = {"a.parquet": [1, 2, 3], "b.parquet": [10, 11], "deep/c.parquet": [20, 21]}
 BEFORE = {n: "old" for ids in FILES.values() for n in ids}

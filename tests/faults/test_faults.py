@@ -13,12 +13,12 @@ from sqlalchemy import text
 from faults.failing import Countdown, FailingStore, failing_sql
 from faults.grouped import FIRST, GROUP, insert_together
 from faults.writes import BEFORE, ROW, WRITES, Write, newcomer, picture, prepare
-from penstock import faults
+from penstock import failpoints as faults
 from penstock.catalog import commit as commits
-from penstock.catalog.access import Database
+from penstock.catalog.database import Database
 from penstock.errors import Conflict, Unavailable, Undecided
-from penstock.service.sweep import Keep, sweep
-from places import Place, answer
+from penstock.service.datasets.sweep import Keep, sweep
+from workspaces import Place, answer
 
 COMMITTED = ("commit.sent", "commit.done")  # the steps after which the write has happened
 STEPS = [

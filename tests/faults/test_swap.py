@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock
-from children import Child
+from process_pool import Child
 from faults.merging import AFTER, BEFORE, prepare, rows, run
-from penstock import faults
+from penstock import failpoints as faults
 from penstock.errors import Conflict, Invalid, Unavailable
-from penstock.service import directories
-from penstock.storage import swap
+from penstock.service import directory_merge as directories
+from penstock.storage import directory_swap as swap
 
 UNDONE = ("swap.locked", "swap.staged")
 FINISHED = ("swap.journaled", "swap.moved", "swap.removed", "swap.done")

@@ -10,9 +10,10 @@ import pyarrow as pa
 
 from penstock.core.names import DatasetName
 from penstock.lake import Lake
-from penstock.service import edits, write
-from penstock.service.inserts import Inserts
-from penstock.service.source import reader
+from penstock.service.datasets import row_edits as edits
+from penstock.service.datasets import write
+from penstock.service.datasets.streaming_inserts import Inserts
+from penstock.service.datasets.row_source import reader
 
 ROW = {"id": [99], "word": ["risky"]}
 

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from penstock.core.aggregates import Aggregate, Function
-from penstock.core.operations import Append
+from penstock.core.pipeline.aggregates import Aggregate, Function
+from penstock.core.pipeline.operations import Append
 from penstock.core.selector import parse
 from semantics.selector_oracle import truth
 

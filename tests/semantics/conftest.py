@@ -9,7 +9,7 @@ import pytest
 
 import penstock
 from penstock.lake import Dataset, Lake
-from places import Place
+from workspaces import Place
 
 pytest.register_assert_rewrite("semantics.directories")  # so that a failure says which rows differ
 

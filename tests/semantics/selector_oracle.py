@@ -10,23 +10,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from penstock.core.selector import (
-    And,
-    Arithmetic,
-    Between,
-    Column,
-    Compare,
-    Comparison,
-    In,
-    IsNull,
-    Like,
-    Literal,
-    Node,
-    Not,
-    Operation,
-    Or,
-    Wild,
-)
+from penstock.core.selector import (And, Arithmetic, Between, Column, Compare, Comparison, In, IsNull, Like, Literal, Node, Not, Operation, Or, Wild)
 
 Row = Mapping[str, Any]
 

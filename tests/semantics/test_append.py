@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from conftest import SOAK
 from penstock.core.merge import Layout, Output
-from penstock.core.operations import Append, PlannedAppend, SourceFiles, checked, operation
+from penstock.core.pipeline.operations import Append, PlannedAppend, SourceFiles, checked, operation
 from penstock.core.selector import parse
 from penstock.errors import Invalid
 from semantics.append_cases import CASES, DOUBLE, INT, LONG, REFUSED, TEXT, Asked, Case, Refused, money, schema

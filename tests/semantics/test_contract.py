@@ -12,24 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core import contract
-from penstock.core.contract import (
-    MAX_DESCRIBED,
-    MAX_DESCRIPTION,
-    MAX_FIELDS,
-    ONLY_SCALARS,
-    Difference,
-    Field,
-    FieldType,
-    breaking,
-    check_rows,
-    diff,
-    fields,
-    inferred,
-    inferred_rows,
-    json_schema,
-    stored,
-)
+from penstock.core import result_schema as contract
+from penstock.core.result_schema import (MAX_DESCRIBED, MAX_DESCRIPTION, MAX_FIELDS, ONLY_SCALARS, Difference, Field, FieldType, breaking, check_rows, diff, fields, inferred, inferred_rows, json_schema, stored)
 from penstock.errors import Invalid
 
 STRING, NUMBER, BOOLEAN, DATE, DATETIME = FieldType

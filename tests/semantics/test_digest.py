@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.digest import Digest
+from penstock.core.dataset.row_digest import Digest
 
 row = st.fixed_dictionaries(
     {

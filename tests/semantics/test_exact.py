@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pytest
 
-from penstock.core.exact import check_exact
-from penstock.core.schema import conform
+from penstock.core.schema.exact_match import check_exact
+from penstock.core.schema.canonical import conform
 from penstock.errors import Invalid
 
 TABLE = pa.schema(

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core import gts
-from penstock.core.gts import BASE, QUERY_RETURNS, GtsId, Segment, assert_schema_type, parse, schema_key
+from penstock.core.registry import gts
+from penstock.core.registry.gts import BASE, QUERY_RETURNS, GtsId, Segment, assert_schema_type, parse, schema_key
 from penstock.errors import Invalid
 
 KEY = "7a1d2f34-5678-49ab-8def-0123456789ab"

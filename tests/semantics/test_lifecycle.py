@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from penstock.core.caller import Role
-from penstock.core.lifecycle import MEMBERS, State, archive_due, assert_editable, may_be_referenced, transition
+from penstock.core.registry.lifecycle import MEMBERS, State, archive_due, assert_editable, may_be_referenced, transition
 from penstock.errors import Unsupported
 
 PATHS = {

@@ -17,7 +17,7 @@ import pytest
 
 from conftest import SOAK
 from penstock.core import merge as meaning
-from penstock.core.schema import canonical
+from penstock.core.schema.canonical import canonical
 from penstock.errors import Invalid, Unsupported
 from penstock.lake import Dataset
 from semantics import oracle

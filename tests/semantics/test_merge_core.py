@@ -11,29 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.change import Counts
-from penstock.core.merge import (
-    STRATEGIES,
-    Layout,
-    Match,
-    Matched,
-    New,
-    Rest,
-    TargetFile,
-    Write,
-    compute_merge_stats,
-    decide,
-    duplicate_keys,
-    normalize_keys,
-    null_keys,
-    plan,
-    strategy_named,
-    unify_schemas,
-    validate_keys_and_schema,
-)
-from penstock.core.reach import Reach
-from penstock.core.stats import plain
-from penstock.core.unify import unified
+from penstock.core.dataset.changes import Counts
+from penstock.core.merge import (STRATEGIES, Layout, Match, Matched, New, Rest, TargetFile, Write, compute_merge_stats, decide, duplicate_keys, normalize_keys, null_keys, plan, strategy_named, unify_schemas, validate_keys_and_schema)
+from penstock.core.merge.key_ranges import Reach
+from penstock.core.dataset.column_stats import plain
+from penstock.core.schema.type_widening import unified
 from penstock.errors import Invalid
 
 PEOPLE = pa.schema([("id", pa.int64()), ("name", pa.string()), ("size", pa.float64())])

@@ -15,32 +15,7 @@ from odatapy.server.eval import evaluate_filter
 from odatapy.server.uri.expression_parser import ExpressionParser
 
 from catalog.odata_cases import CASES, FIELDS, ROWS
-from penstock.core.odata import (
-    MAX_DEPTH,
-    MAX_ITEMS,
-    MAX_LAMBDAS,
-    MAX_LENGTH,
-    And,
-    Case,
-    Compare,
-    Comparison,
-    Exists,
-    Field,
-    Folded,
-    In,
-    Kind,
-    Literal,
-    Match,
-    Node,
-    Not,
-    Options,
-    Or,
-    Order,
-    Place,
-    next_page,
-    options,
-    parse,
-)
+from penstock.core.odata import (MAX_DEPTH, MAX_ITEMS, MAX_LAMBDAS, MAX_LENGTH, And, Case, Compare, Comparison, Exists, Field, Folded, In, Kind, Literal, Match, Node, Not, Options, Or, Order, Place, next_page, options, parse)
 from penstock.errors import Invalid
 
 N, X, FLAG = Field("n", Kind.INTEGER), Field("x", Kind.NUMBER), Field("flag", Kind.BOOLEAN)

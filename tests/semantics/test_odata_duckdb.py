@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from catalog import odata_oracle as oracle
 from catalog.odata_cases import CASES, ROWS
 from conftest import SOAK
-from penstock.core.contract import Field, FieldType
+from penstock.core.result_schema import Field, FieldType
 from penstock.core.odata import Collection, Kind, Options, options
-from penstock.core.query import OURS
-from penstock.engines.duckdb import odata
-from penstock.engines.duckdb.odata import Wrapped
+from penstock.core.registry.query import OURS
+from penstock.engines.duckdb import odata_sql as odata
+from penstock.engines.duckdb.odata_sql import Wrapped
 from penstock.errors import Invalid, Unsupported
 
 STRING, NUMBER, BOOLEAN, DATE, DATETIME = FieldType

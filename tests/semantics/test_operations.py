@@ -9,29 +9,9 @@ import pyarrow as pa
 import pytest
 
 from penstock.core import merge as merging
-from penstock.core.aggregates import Aggregate, Function, aggregate, result_type
-from penstock.core.change import Counts
-from penstock.core.operations import (
-    MAX_ALIAS,
-    MAX_TEXT,
-    MAX_WHOLE,
-    MESSAGES,
-    Append,
-    Computed,
-    Feed,
-    Merge,
-    PlannedAppend,
-    PlannedMerge,
-    Ref,
-    checked,
-    dataset_not_found,
-    envelope,
-    examined,
-    operation,
-    success,
-    translated,
-    version_not_found,
-)
+from penstock.core.pipeline.aggregates import Aggregate, Function, aggregate, result_type
+from penstock.core.dataset.changes import Counts
+from penstock.core.pipeline.operations import (MAX_ALIAS, MAX_TEXT, MAX_WHOLE, MESSAGES, Append, Computed, Feed, Merge, PlannedAppend, PlannedMerge, Ref, checked, dataset_not_found, envelope, examined, operation, success, translated, version_not_found)
 from penstock.core.selector import Column, Compare, Comparison, Literal
 from penstock.errors import Invalid, NotFound, PenstockError
 

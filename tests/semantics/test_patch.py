@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.patch import MAX_DEPTH, MAX_OPERATIONS, merged, patched
+from penstock.core.payload.json_patch import MAX_DEPTH, MAX_OPERATIONS, merged, patched
 from penstock.errors import Conflict, Invalid
 
 LEAVES = st.none() | st.booleans() | st.integers(-3, 3) | st.text("ab/~", max_size=3)

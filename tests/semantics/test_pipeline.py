@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.aggregates import Function, aggregate
+from penstock.core.pipeline.aggregates import Function, aggregate
 from penstock.core.merge import STRATEGIES
 from penstock.core.names import DatasetName
-from penstock.core.operations import MAX_WHOLE, Append, Merge, Ref
-from penstock.core.pipeline import MAX_ERRORS, MAX_NAME, MAX_OPERATIONS, Pipeline, check_output, read
+from penstock.core.pipeline.operations import MAX_WHOLE, Append, Merge, Ref
+from penstock.core.pipeline.definition import MAX_ERRORS, MAX_NAME, MAX_OPERATIONS, Pipeline, check_output, read
 from penstock.errors import Invalid
 
 ID = "550e8400-e29b-41d4-a716-446655440000"

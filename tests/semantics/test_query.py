@@ -11,21 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core import gts
-from penstock.core.contract import FieldType
-from penstock.core.kept import changed
-from penstock.core.lifecycle import TRANSITIONS, State, transition
-from penstock.core.parameters import Parameter, values
-from penstock.core.query import (
-    Draft,
-    Query,
-    Reference,
-    assert_editable,
-    assert_runnable,
-    check_placeholders,
-    drafted,
-    revised,
-)
+from penstock.core.registry import gts
+from penstock.core.result_schema import FieldType
+from penstock.core.registry.revisions import changed
+from penstock.core.registry.lifecycle import TRANSITIONS, State, transition
+from penstock.core.registry.query_parameters import Parameter, values
+from penstock.core.registry.query import (Draft, Query, Reference, assert_editable, assert_runnable, check_placeholders, drafted, revised)
 from penstock.errors import Invalid, Unsupported
 
 SCHEMA = UUID("a1b2c3d4-e5f6-7890-abcd-ef1234567890")

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.bins import EVERYWHERE, place, search
-from penstock.core.stats import Stats, cut, from_json, may_hold, plain, to_json, united
+from penstock.core.dataset.range_index import EVERYWHERE, place, search
+from penstock.core.dataset.column_stats import Stats, cut, from_json, may_hold, plain, to_json, united
 
 numbers = st.one_of(
     st.integers(-(2**70), 2**70),

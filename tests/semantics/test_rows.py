@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from penstock.core.merge import Layout, TargetFile
 from penstock.core.names import CARRIED
-from penstock.core.rowids import RowIds
-from penstock.engines.arrow import rows as hands
-from penstock.engines.arrow.files import ROW_ID
+from penstock.core.dataset.row_ids import RowIds
+from penstock.engines.arrow import row_edits as hands
+from penstock.engines.arrow.parquet_io import ROW_ID
 from penstock.errors import Unavailable
 
 some_ids = st.lists(st.integers(-5, 60) | st.sampled_from([-(2**63), 2**63 - 1, 10**12]), min_size=1, max_size=40)

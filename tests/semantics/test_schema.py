@@ -6,17 +6,8 @@ import pyarrow as pa
 import pyarrow.types as pt
 import pytest
 
-from penstock.core.schema import (
-    canonical,
-    canonical_type,
-    check_fits,
-    conform,
-    from_fields,
-    grown,
-    parse_type,
-    to_fields,
-)
-from penstock.core.unify import unified
+from penstock.core.schema.canonical import (canonical, canonical_type, check_fits, conform, from_fields, grown, parse_type, to_fields)
+from penstock.core.schema.type_widening import unified
 from penstock.errors import Invalid
 
 KEPT = [

@@ -23,28 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.core import selector
-from penstock.core.selector import (
-    And,
-    Arithmetic,
-    Between,
-    Column,
-    Compare,
-    Comparison,
-    In,
-    Interval,
-    IsNull,
-    Like,
-    Literal,
-    Node,
-    Not,
-    Operation,
-    Or,
-    Wild,
-    bind,
-    bounds,
-    columns,
-    parse,
-)
+from penstock.core.selector import (And, Arithmetic, Between, Column, Compare, Comparison, In, Interval, IsNull, Like, Literal, Node, Not, Operation, Or, Wild, bind, bounds, columns, parse)
 from penstock.engines.arrow.selector import CALCULATE, COMPARE, REGEX, expression
 from penstock.errors import Invalid
 

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 from conftest import SOAK
 from penstock.core.selector import Comparison, Node, Operation, Wild, bind, parse
-from penstock.core.selector.wide import BASE, PLACES, places
+from penstock.core.selector.decimal256 import BASE, PLACES, places
 from penstock.engines.arrow.selector import expression
 from penstock.engines.duckdb import selector as in_duckdb
-from penstock.engines.duckdb import sql
+from penstock.engines.duckdb import connection as sql
 from penstock.errors import Invalid
 from semantics.selector_cases import BAD, CONSTANT, DOUBLES, GOOD, NAN, ROWS, SCHEMA, VALUES
 from semantics.selector_oracle import truth

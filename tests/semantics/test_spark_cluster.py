@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 
-import spark
+import spark_sessions as spark
 
 ROWS, BROUGHT = 4000, 600
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string()), ("weight", pa.float64()), ("region", pa.string())])

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core import text
-from penstock.core.text import Document, Format
+from penstock.core.payload import documents as text
+from penstock.core.payload.documents import Document, Format
 from penstock.errors import Invalid
 
 WORDS = {

@@ -15,17 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import SOAK
-from penstock.core import contract
-from penstock.core.contract import (
-    MAX_DESCRIBED,
-    Checker,
-    Field,
-    FieldType,
-    Verdict,
-    certain_mismatches,
-    check_batches,
-    check_rows,
-)
+from penstock.core import result_schema as contract
+from penstock.core.result_schema import (MAX_DESCRIBED, Checker, Field, FieldType, Verdict, certain_mismatches, check_batches, check_rows)
 
 STRING, NUMBER, BOOLEAN, DATE, DATETIME = FieldType
 TEXT = [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())]

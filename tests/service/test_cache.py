@@ -5,7 +5,7 @@ from collections.abc import Callable, Hashable
 
 import pytest
 
-from penstock.service.cache import Cache
+from penstock.service.queries.result_cache import Cache
 
 ENTRY = 1_000  # about what an entry takes besides its key and value
 

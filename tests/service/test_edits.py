@@ -14,16 +14,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from conftest import SOAK
-from penstock import faults
-from penstock.catalog import history
+from penstock import failpoints as faults
+from penstock.catalog import snapshots as history
 from penstock.core.caller import Role
-from penstock.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound, PenstockError, Unsupported
+from penstock.errors import (AlreadyExists, Conflict, Forbidden, Invalid, NotFound, PenstockError, Unsupported)
 from penstock.lake import Dataset, Lake
-from penstock.service import edits
-from penstock.service.edits import Edited, Editing
-from penstock.service.working import Working
-from penstock.service.write import Stage, writable
-from places import Place
+from penstock.service.datasets import row_edits as edits
+from penstock.service.datasets.row_edits import Edited, Editing
+from penstock.service.datasets.overlay import Working
+from penstock.service.datasets.write import Stage, writable
+from workspaces import Place
 
 Held = dict[int, tuple[int, str]]  # row id → values
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.service.holding import Room
+from penstock.service.queries.result_buffer import Room
 
 TABLE = pa.table({"n": pa.array(range(10_000), pa.int64())})
 SIZE = TABLE.nbytes

@@ -17,17 +17,17 @@ import pytest
 
 from faults.failing import Countdown, failing_sql
 from faults.grouped import batch, begun, together
-from penstock import faults
+from penstock import failpoints as faults
 from penstock.catalog import commit as commits
 from penstock.core.caller import Role
-from penstock.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound, Unavailable, Undecided, Unsupported
+from penstock.errors import (AlreadyExists, Conflict, Forbidden, Invalid, NotFound, Unavailable, Undecided, Unsupported)
 from penstock.lake import Dataset, Lake
-from penstock.service.inserts import Inserted, Insertion, Inserts
-from penstock.service.working import Working
+from penstock.service.datasets.streaming_inserts import Inserted, Insertion, Inserts
+from penstock.service.datasets.overlay import Working
 from penstock.service.workspace import Workspace
-from penstock.service.write import Stage
-from penstock.storage.datafiles import Shape
-from places import Place
+from penstock.service.datasets.write import Stage
+from penstock.storage.data_files import Shape
+from workspaces import Place
 
 LARGE = {"small_rows": 0}
 

@@ -12,13 +12,13 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from penstock import faults
+from penstock import failpoints as faults
 from penstock.catalog import commit as commits
 from penstock.core.caller import Role
 from penstock.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound, Unsupported
 from penstock.lake import Dataset, Lake
-from penstock.service import landing
-from places import Place
+from penstock.service.datasets import commit_retry as landing
+from workspaces import Place
 
 
 def words(ds: Dataset) -> dict[int, str]:

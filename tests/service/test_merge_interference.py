@@ -6,9 +6,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock import faults
+from penstock import failpoints as faults
 from penstock.lake import Dataset, Lake
-from places import Place
+from workspaces import Place
 from semantics import oracle
 
 _BEFORE: list[oracle.Row] = [{"id": n, "word": f"old {n}"} for n in range(1, 7)]

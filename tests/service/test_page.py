@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import Invalid
-from penstock.service.page import Page, weight
-from penstock.service.sandbox import Rows
+from penstock.service.queries.result_page import Page, weight
+from penstock.service.queries.sandbox import Rows
 
 
 class Child:

@@ -10,16 +10,16 @@ import pytest
 
 import operation_cases as cases
 from operation_cases import Case
-from penstock import faults
+from penstock import failpoints as faults
 from penstock.core.caller import Caller, Role
 from penstock.core.odata import Options
-from penstock.core.operations import envelope
-from penstock.core.run import Progress, Run, State
-from penstock.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound, PenstockError, Unsupported
+from penstock.core.pipeline.operations import envelope
+from penstock.core.pipeline.run import Progress, Run, State
+from penstock.errors import (AlreadyExists, Conflict, Forbidden, Invalid, NotFound, PenstockError, Unsupported)
 from penstock.lake import Dataset, Lake
-from penstock.service import runs
-from penstock.service.sweep import Keep, sweep
-from places import Place
+from penstock.service.pipelines import run_worker as runs
+from penstock.service.datasets.sweep import Keep, sweep
+from workspaces import Place
 
 pytestmark = pytest.mark.usefixtures("spark")
 

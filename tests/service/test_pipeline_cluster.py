@@ -18,9 +18,9 @@ import pyarrow as pa
 import pytest
 
 import penstock
-import spark
+import spark_sessions as spark
 from penstock.config import Settings
-from penstock.core.run import Progress
+from penstock.core.pipeline.run import Progress
 from penstock.lake import Dataset, Lake
 
 pytestmark = pytest.mark.usefixtures("spark")

@@ -9,11 +9,11 @@ import pytest
 
 from penstock.core.caller import Role
 from penstock.core.odata import options
-from penstock.core.pipeline import Stored, read
+from penstock.core.pipeline.definition import Stored, read
 from penstock.errors import Conflict, Forbidden, Invalid, NotFound, PenstockError
 from penstock.lake import Lake
-from penstock.service import pipelines
-from penstock.service.expected import Expected
+from penstock.service.pipelines import definitions as pipelines
+from penstock.service.registry.preconditions import Expected
 
 SOURCE = {"dataset_id": "a1b2c3d4-e5f6-7890-abcd-ef1234567890"}
 APPEND = {"type": "append", "parameters": {"source": SOURCE}}

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.config import Settings
-from penstock.core.axis import number
-from penstock.core.change import NewFile
-from penstock.core.profile import LONGEST, MOST_BINS, MOST_TOP, Column, Histogram, Profile, histogram, known
-from penstock.core.stats import Stats
+from penstock.core.dataset.histogram_edges import number
+from penstock.core.dataset.changes import NewFile
+from penstock.core.dataset.profile import LONGEST, MOST_BINS, MOST_TOP, Column, Histogram, Profile, histogram, known
+from penstock.core.dataset.column_stats import Stats
 from penstock.errors import Invalid, NotFound, Unavailable
 from penstock.lake import Dataset, Lake
-from penstock.service.profiles import profile
+from penstock.service.datasets.profile import profile
 from penstock.storage.scan import Most
 
 KINDS: dict[pa.DataType, st.SearchStrategy[Any]] = {

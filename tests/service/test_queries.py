@@ -8,16 +8,17 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from penstock.core import gts
+from penstock.core.registry import gts
 from penstock.core.caller import Role
-from penstock.core.lifecycle import TRANSITIONS, State
+from penstock.core.registry.lifecycle import TRANSITIONS, State
 from penstock.core.odata import options
-from penstock.core.query import Draft, Query, Reference, drafted
-from penstock.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound, PenstockError, Unsupported
+from penstock.core.registry.query import Draft, Query, Reference, drafted
+from penstock.errors import (AlreadyExists, Conflict, Forbidden, Invalid, NotFound, PenstockError, Unsupported)
 from penstock.lake import Lake
-from penstock.service import queries, schemas
-from penstock.service.expected import Expected
-from penstock.service.queries import Inspection
+from penstock.service.queries import definitions as queries
+from penstock.service.registry import schemas
+from penstock.service.registry.preconditions import Expected
+from penstock.service.queries.definitions import Inspection
 
 ALL = options([], queries.FIELDS, default_top=50, max_top=200)
 NEWEST = 2**31 - 1

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from conftest import SOAK
 from penstock.lake import Dataset
-from places import Place
+from workspaces import Place
 
 rows = st.lists(st.tuples(st.integers(-5, 5) | st.none(), st.text(max_size=3) | st.none()), max_size=4)
 programs = st.lists(

@@ -9,7 +9,7 @@ import pytest
 import penstock
 from penstock.config import Settings
 from penstock.lake import Lake
-from penstock.service import read
+from penstock.service.datasets import read
 
 ROWS = 1_000
 TABLE = pa.table(

@@ -10,14 +10,14 @@ from uuid import uuid4
 import pytest
 
 from operation_cases import twice
-from penstock.core import pipeline as pipelines
+from penstock.core.pipeline import definition as pipelines
 from penstock.core.caller import Caller, Role
-from penstock.core.run import Progress, Run, State
+from penstock.core.pipeline.run import Progress, Run, State
 from penstock.errors import Conflict, NotFound, Unavailable
 from penstock.lake import Dataset, Lake
-from penstock.service import runs
-from penstock.service.runs import Bounds, Runner, Ticket
-from places import Place
+from penstock.service.pipelines import run_worker as runs
+from penstock.service.pipelines.run_worker import Bounds, Runner, Ticket
+from workspaces import Place
 
 pytestmark = pytest.mark.usefixtures("spark")
 

@@ -29,13 +29,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import SOAK, not_tested
-from penstock.core.stats import Stats, plain, to_json
+from penstock.core.dataset.column_stats import Stats, plain, to_json
 from penstock.errors import NotFound, PenstockError, Unavailable
-from penstock.service.sandbox import Cell, File, Limits, Ref, Relation, Rows, Sandbox, landlock
-from penstock.service.sandbox.places import Places
-from penstock.service.sandbox.refusals import cleaned
-from penstock.service.sandbox.statement import VOLATILE, VOLATILE_WORDS
-from penstock.service.sandbox.wire import MAX_TOLD, Kind, Line
+from penstock.service.queries.sandbox import landlock
+from penstock.service.queries.sandbox import Cell, File, Limits, Ref, Relation, Rows, Sandbox
+from penstock.service.queries.sandbox.admission import Places
+from penstock.service.queries.sandbox.error_messages import cleaned
+from penstock.service.queries.sandbox.sql_analysis import VOLATILE, VOLATILE_WORDS
+from penstock.service.queries.sandbox.protocol import MAX_TOLD, Kind, Line
 from service.sandbox_attacks import ATTACKS, BOMBS, Attack
 
 TIGHT = Limits(seconds=20, cpu_seconds=1, memory=256 << 20, rows=100_000, bytes=8 << 20)

@@ -8,11 +8,11 @@ import pytest
 from sqlalchemy import select
 
 from penstock.catalog import tables
-from penstock.catalog.access import mine
+from penstock.catalog.database import mine
 from penstock.errors import Conflict, Forbidden, Invalid, NotFound
 from penstock.lake import Dataset, Lake
-from penstock.service.sweep import Keep, Swept, sweep
-from places import Place
+from penstock.service.datasets.sweep import Keep, Swept, sweep
+from workspaces import Place
 
 DAY = timedelta(days=1)
 START = datetime(2026, 1, 1, tzinfo=UTC)

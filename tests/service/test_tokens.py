@@ -25,8 +25,8 @@ from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
 from penstock.core.caller import ROLES, Role
 from penstock.errors import Forbidden, Invalid, Unauthenticated, Unavailable
-from penstock.service import tokens
-from penstock.service.tokens import Tokens, mint
+from penstock.service.auth import tokens
+from penstock.service.auth.tokens import Tokens, mint
 
 SECRET = "a secret of enough bytes, for tests only"
 TENANT = UUID("11111111-2222-3333-4444-555555555555")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from conftest import SOAK
 from penstock.errors import Conflict, Invalid
 from penstock.lake import Dataset, Lake
-from places import Place
+from workspaces import Place
 
 
 def table(rows: dict[int, str]) -> pa.Table:

@@ -22,24 +22,24 @@ from hypothesis import strategies as st
 
 from conftest import SOAK
 from faults.failing import Countdown, failing_sql
-from penstock import faults
-from penstock.catalog import transactions as records
-from penstock.catalog.access import Database
+from penstock import failpoints as faults
+from penstock.catalog import client_transactions as records
+from penstock.catalog.database import Database
 from penstock.core.caller import Caller, Role
-from penstock.core.change import Change, Counts, NewFile
+from penstock.core.dataset.changes import Change, Counts, NewFile
 from penstock.core.names import DatasetName
-from penstock.core.stats import cut
+from penstock.core.dataset.column_stats import cut
 from penstock.errors import Conflict, Forbidden, Invalid, NotFound, Unavailable, Undecided, Unsupported
 from penstock.lake import Lake
-from penstock.service import process
-from penstock.service.merge import Asked, Merging
-from penstock.service.source import Rows, reader
-from penstock.service.sweep import Keep, sweep
-from penstock.service.transactions import Operation, State, Transactions
-from penstock.service.work import Work
-from penstock.service.working import Working
+from penstock.service import process_identity as process
+from penstock.service.datasets.merge import Asked, Merging
+from penstock.service.datasets.row_source import Rows, reader
+from penstock.service.datasets.sweep import Keep, sweep
+from penstock.service.transactions.client import Operation, State, Transactions
+from penstock.service.transactions.write_set import Work
+from penstock.service.datasets.overlay import Working
 from penstock.storage.scan import carried, scan
-from places import Place
+from workspaces import Place
 
 WORDS, MORE = "demo.words", "demo.more"
 TTL = timedelta(seconds=300)

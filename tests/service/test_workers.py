@@ -17,19 +17,20 @@ import pyarrow as pa
 import pytest
 from sqlalchemy import event, select
 
-from penstock import faults
+from penstock import failpoints as faults
 from penstock.catalog import runs as records
-from penstock.catalog.access import mine
+from penstock.catalog.database import mine
 from penstock.catalog.tables import pipeline_runs
-from penstock.core import pipeline as pipelines
+from penstock.core.pipeline import definition as pipelines
 from penstock.core.caller import Caller, Role
-from penstock.core.pipeline import Pipeline
-from penstock.core.run import Run, State
+from penstock.core.pipeline.definition import Pipeline
+from penstock.core.pipeline.run import Run, State
 from penstock.errors import Conflict, Forbidden, NotFound, PenstockError, Unavailable, Unsupported
 from penstock.lake import Lake
-from penstock.service import read, runs
-from penstock.service.runs import Bounds, Runner
-from places import Place
+from penstock.service.datasets import read
+from penstock.service.pipelines import run_worker as runs
+from penstock.service.pipelines.run_worker import Bounds, Runner
+from workspaces import Place
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from playwright.sync_api import Browser, BrowserContext, Dialog, Page, sync_play
 
 from conftest import not_tested
 from penstock.core.caller import Role
-from penstock.service.tokens import mint
+from penstock.service.auth.tokens import mint
 
 SECRET = "a secret of enough bytes, for the pages only"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",

@@ -11,12 +11,12 @@ from nicegui.elements.upload_files import SmallFileUpload
 from playwright.sync_api import Locator, Page, expect
 
 from penstock.core.caller import Role
-from penstock.ui.datasets.columns import can_be_spread, edges, read_in_words, share, told_of
-from penstock.ui.datasets.one import appended, facts
-from penstock.ui.datasets.overview import by_schema
-from penstock.ui.datasets.rows import example
-from penstock.ui.datasets.sending import Brought, format_of
-from penstock.ui.datasets.versions import series
+from penstock.ui.datasets.columns_tab import can_be_spread, edges, read_in_words, share, told_of
+from penstock.ui.datasets.detail import appended, facts
+from penstock.ui.datasets.list import by_schema
+from penstock.ui.datasets.rows_tab import example
+from penstock.ui.datasets.upload import Brought, format_of
+from penstock.ui.datasets.versions_tab import series
 from ui.conftest import NARROW, Service, Visit
 
 EVIL = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>{{7*7}}'

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from penstock.core.caller import Role
-from penstock.ui.shown import sentence
+from penstock.ui.formatting import sentence
 from ui.conftest import NARROW, PENSTOCK, WIDE, Service, Visit, Watch, serve, token
 
 

@@ -6,7 +6,7 @@ import httpx
 import pytest
 from playwright.sync_api import expect
 
-from penstock.core import gts
+from penstock.core.registry import gts
 from penstock.core.caller import Role
 from penstock.ui.home import UPLOAD, WHAT, Has, in_words, next_things
 from ui.conftest import NARROW, Visit

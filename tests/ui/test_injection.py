@@ -7,7 +7,7 @@ from uuid import UUID
 import httpx
 from playwright.sync_api import expect
 
-from penstock.core import gts
+from penstock.core.registry import gts
 from ui.conftest import NARROW, Service, Visit
 from ui.test_queries import HOSTILE, HOSTILE_NAME
 

@@ -8,11 +8,13 @@ import httpx
 from playwright.sync_api import Dialog, Locator, Page, expect
 
 from penstock.core.caller import Role
-from penstock.core.run import State
-from penstock.core.text import Document
-from penstock.ui.pipelines import definition, runs, steps
+from penstock.core.pipeline.run import State
+from penstock.core.payload.documents import Document
+from penstock.ui.pipelines import run_list as runs
+from penstock.ui.pipelines import run_steps as steps
+from penstock.ui.pipelines import definition
 from penstock.ui.pipelines.definition import Fault
-from penstock.ui.pipelines.steps import Standing
+from penstock.ui.pipelines.run_steps import Standing
 from ui.conftest import NARROW, Visit
 
 EVIL = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>{{7*7}}'

@@ -10,12 +10,18 @@ import pyarrow.parquet as pq
 import pytest
 from playwright.sync_api import Dialog, Page, expect
 
-from penstock.core import gts
+from penstock.core.registry import gts
 from penstock.core.caller import Role
-from penstock.core.contract import FieldType
-from penstock.core.lifecycle import State
+from penstock.core.result_schema import FieldType
+from penstock.core.registry.lifecycle import State
 from penstock.errors import Invalid
-from penstock.ui.queries import palette, registration, results, running, sql, values, verdict
+from penstock.ui.queries import dataset_browser as palette
+from penstock.ui.queries import save_form as registration
+from penstock.ui.queries import result_view as results
+from penstock.ui.queries import run_panel as running
+from penstock.ui.queries import sql_text as sql
+from penstock.ui.queries import parameter_form as values
+from penstock.ui.queries import validation_report as verdict
 from ui.conftest import NARROW, WIDE, Visit
 
 HOSTILE = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>{{7*7}}'

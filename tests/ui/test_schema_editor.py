@@ -8,10 +8,11 @@ import httpx
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from penstock.core import contract, gts
+from penstock.core import result_schema as contract
+from penstock.core.registry import gts
 from penstock.core.caller import Role
 from penstock.errors import Invalid
-from penstock.ui.schemas.fields import Form, Row, complaints, form, placed, read, row_of, without, written
+from penstock.ui.schemas.form_model import Form, Row, complaints, form, placed, read, row_of, without, written
 from ui.conftest import NARROW, Service, Visit
 
 EVIL = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>{{7*7}}'

@@ -7,17 +7,18 @@ import httpx
 import pytest
 from playwright.sync_api import expect
 
-from penstock.core import contract, gts
+from penstock.core import result_schema as contract
+from penstock.core.registry import gts
 from penstock.core.caller import Role
-from penstock.core.contract import FieldType
-from penstock.core.lifecycle import State
-from penstock.ui import states
-from penstock.ui.schemas import changes
-from penstock.ui.schemas.changes import Line
+from penstock.core.result_schema import FieldType
+from penstock.core.registry.lifecycle import State
+from penstock.ui import lifecycle_badges as states
+from penstock.ui.schemas import diff_text as changes
+from penstock.ui.schemas.diff_text import Line
 from penstock.ui.schemas.inputs import LONGEST, is_cut
-from penstock.ui.schemas.overview import TOP
-from penstock.ui.schemas.trial import example
-from penstock.ui.searched import AskedByState
+from penstock.ui.schemas.list import TOP
+from penstock.ui.schemas.validate_tab import example
+from penstock.ui.search_list import AskedByState
 from ui.conftest import NARROW, Service, Visit
 
 EVIL = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>{{7*7}}'

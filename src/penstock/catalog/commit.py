@@ -11,24 +11,17 @@ from uuid import UUID
 import pyarrow as pa
 from sqlalchemy import Row, and_, bindparam, or_, select, update
 
-from penstock import faults
-from penstock.catalog import history, leases
-from penstock.catalog.access import Database, Tx, add, in_chunks, mine
-from penstock.catalog.tables import (
-    data_files,
-    dataset_schemas,
-    dataset_versions,
-    datasets,
-    file_bins,
-    receipts,
-    tenants,
-)
-from penstock.core.bins import EVERYWHERE, place
+from penstock import failpoints as faults
+from penstock.catalog import snapshots as history
+from penstock.catalog import writer_leases as leases
+from penstock.catalog.database import Database, Tx, add, in_chunks, mine
+from penstock.catalog.tables import (data_files, dataset_schemas, dataset_versions, datasets, file_bins, receipts, tenants)
+from penstock.core.dataset.range_index import EVERYWHERE, place
 from penstock.core.caller import Caller
-from penstock.core.change import Change, Creation, NewFile, Receipt, Share, Written, fingerprint
-from penstock.core.dataset import DATA
-from penstock.core.schema import to_fields
-from penstock.core.stats import cut, to_json
+from penstock.core.dataset.changes import Change, Creation, NewFile, Receipt, Share, Written, fingerprint
+from penstock.core.dataset.snapshot import DATA
+from penstock.core.schema.canonical import to_fields
+from penstock.core.dataset.column_stats import cut, to_json
 from penstock.errors import AlreadyExists, Conflict, Unavailable, Undecided, Unsupported
 
 _TRIES = 5  # of a transaction that the database broke off before it could decide

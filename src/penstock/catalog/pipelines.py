@@ -6,13 +6,13 @@ from uuid import UUID, uuid4
 from sqlalchemy import Row, bindparam, select, update
 from sqlalchemy.exc import IntegrityError
 
-from penstock.catalog import search as searches
-from penstock.catalog.access import Tx, mine
-from penstock.catalog.search import Cased, Columns, Page
+from penstock.catalog import odata_sql as searches
+from penstock.catalog.database import Tx, mine
+from penstock.catalog.odata_sql import Cased, Columns, Page
 from penstock.catalog.tables import pipelines
 from penstock.core.odata import Fields, Kind, Options
-from penstock.core.pipeline import Stored, read
-from penstock.core.registry import name_key
+from penstock.core.pipeline.definition import Stored, read
+from penstock.core.registry.schema_entry import name_key
 from penstock.errors import AlreadyExists, Conflict, NotFound
 
 _p = pipelines.c

@@ -6,17 +6,17 @@ from uuid import UUID, uuid4
 from sqlalchemy import Row, bindparam, select, update
 from sqlalchemy.exc import IntegrityError
 
-from penstock.catalog import schemas
-from penstock.catalog import search as searches
-from penstock.catalog.access import Tx, add, mine
-from penstock.catalog.search import Cased, Columns, Page
+from penstock.catalog import result_schemas as schemas
+from penstock.catalog import odata_sql as searches
+from penstock.catalog.database import Tx, add, mine
+from penstock.catalog.odata_sql import Cased, Columns, Page
 from penstock.catalog.tables import gts_queries, gts_query_versions
-from penstock.core.contract import FieldType
-from penstock.core.lifecycle import State, may_be_referenced
+from penstock.core.result_schema import FieldType
+from penstock.core.registry.lifecycle import State, may_be_referenced
 from penstock.core.odata import Fields, Kind, Options
-from penstock.core.parameters import Parameter
-from penstock.core.query import Draft, Query, Reference, Revision
-from penstock.core.registry import name_key
+from penstock.core.registry.query_parameters import Parameter
+from penstock.core.registry.query import Draft, Query, Reference, Revision
+from penstock.core.registry.schema_entry import name_key
 from penstock.errors import AlreadyExists, Conflict, NotFound, Unsupported
 
 _q, _v = gts_queries.c, gts_query_versions.c

@@ -7,8 +7,8 @@ from uuid import UUID
 
 from sqlalchemy import bindparam, delete, func, select, update
 
-from penstock.catalog import history
-from penstock.catalog.access import Tx, in_chunks, mine
+from penstock.catalog import snapshots as history
+from penstock.catalog.database import Tx, in_chunks, mine
 from penstock.catalog.tables import data_files, dataset_versions, datasets
 
 _d, _v, _f = datasets.c, dataset_versions.c, data_files.c

@@ -14,16 +14,16 @@ from uuid import UUID
 
 from sqlalchemy import Row, and_, bindparam, exists, or_, select, update
 
-from penstock.catalog import search as searches
-from penstock.catalog import turns
-from penstock.catalog.access import Tx, mine
-from penstock.catalog.search import Cased, Columns, Page
+from penstock.catalog import odata_sql as searches
+from penstock.catalog import run_queue as turns
+from penstock.catalog.database import Tx, mine
+from penstock.catalog.odata_sql import Cased, Columns, Page
 from penstock.catalog.tables import pipeline_runs, run_turns
 from penstock.core.caller import ROLES, Caller, Role
-from penstock.core.change import Written
+from penstock.core.dataset.changes import Written
 from penstock.core.odata import And, Compare, Comparison, Field, Fields, In, Kind, Literal, Node, Options, Or
-from penstock.core.operations import envelope
-from penstock.core.run import UNDER_WAY, Outcome, Progress, Read, Run, State
+from penstock.core.pipeline.operations import envelope
+from penstock.core.pipeline.run import UNDER_WAY, Outcome, Progress, Read, Run, State
 from penstock.errors import AlreadyExists, Conflict, NotFound, Unavailable
 
 TRIES = 3  # at a run whose process falls silent each time

@@ -9,7 +9,7 @@ import click
 from penstock import __version__
 from penstock.cli.dataset import dataset
 from penstock.cli.demo import demo
-from penstock.cli.frame import Group
+from penstock.cli.context import Group
 from penstock.cli.merge import merge
 from penstock.cli.pipeline import run, runs, validate
 from penstock.cli.query import queries, query

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.cli.frame import Frame, Group, aligned, cell, shared
+from penstock.cli.context import Frame, Group, aligned, cell, shared
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -85,7 +85,7 @@ def create(
     frame: Frame, name: str, columns: tuple[str, ...], like: Path | None, no_row_ids: bool, read_only: bool
 ) -> None:
     """Make an empty dataset NAME (schema.table)."""
-    from penstock.storage.incoming import incoming
+    from penstock.storage.import_files import incoming
 
     if bool(columns) == bool(like):
         raise click.UsageError("say the columns with --column, or with --like FILE")
@@ -127,8 +127,8 @@ def import_(
     """
     from penstock.core.names import DatasetName
     from penstock.lake import counted
-    from penstock.service.load import load
-    from penstock.storage.incoming import incoming
+    from penstock.service.datasets.create_or_append import load
+    from penstock.storage.import_files import incoming
 
     given = dict(_typed(text, "=") for text in types)
     with frame.lake() as lake, frame.progress(f"importing {name}") as progress:
@@ -205,7 +205,7 @@ def profile(frame: Frame, name: str, column: str | None, **when: Any) -> None:
 
     How values are spread is told by at most a million rows, taken from everywhere.
     """
-    from penstock.service.profiles import profile as profiled
+    from penstock.service.datasets.profile import profile as profiled
 
     with frame.lake() as lake:
         at = _at(lake, name, **when)
@@ -260,7 +260,7 @@ def read(
     **when: Any,
 ) -> None:
     """Rows of any version, on standard output."""
-    from penstock.storage.outgoing import WRITERS
+    from penstock.storage.export_files import WRITERS
 
     if format in ("parquet", "arrow") and sys.stdout.isatty():
         raise click.UsageError(f"a terminal cannot show {format}; send it to a file with > FILE")
@@ -295,7 +295,7 @@ def export(
 ) -> None:
     """Write rows of any version to FILE, which appears only when it is complete."""
     from penstock.lake import counted
-    from penstock.storage.outgoing import outgoing
+    from penstock.storage.export_files import outgoing
 
     with frame.lake() as lake:
         at = _at(lake, name, **when)
@@ -331,7 +331,7 @@ def alter(frame: Frame, name: str, add: tuple[str, ...], widen: tuple[str, ...])
 def compact(frame: Frame, name: str) -> None:
     """Rewrite many small files into few, as a new version. Rows and row ids stay the same."""
     from penstock.lake import counted
-    from penstock.service.compact import compact as compacting
+    from penstock.service.datasets.compact import compact as compacting
 
     with frame.lake() as lake:
         ds = lake.dataset(name)
@@ -382,7 +382,7 @@ def _schema(columns: Sequence[str]) -> "pa.Schema":
 
 
 def _typed(text: str, mark: str = ":") -> "tuple[str, pa.DataType]":
-    from penstock.core.schema import parse_type
+    from penstock.core.schema.canonical import parse_type
 
     name, found, kind = text.partition("=") if mark == "=" and text.endswith("]") else text.rpartition(mark)
     if not found or not name:
@@ -407,7 +407,7 @@ def _listing(parts: "pa.RecordBatch") -> list[dict[str, Any]]:
 def _said(value: "pa.Scalar | None") -> Any:
     import pyarrow as pa
 
-    from penstock.storage.outgoing import plain_json
+    from penstock.storage.export_files import plain_json
 
     if value is None:
         return None
@@ -443,7 +443,7 @@ def _heard(rows: "pa.RecordBatchReader", progress: Callable[[int], None]) -> "pa
 
 
 def _print_rows(rows: "pa.RecordBatchReader", *, limit: int, of: int | None) -> None:
-    from penstock.storage.outgoing import plain_json
+    from penstock.storage.export_files import plain_json
 
     shown = [row for batch in _first(rows, limit) for row in batch.to_pylist()]
     names = [cell(name) for name in rows.schema.names]

@@ -12,12 +12,13 @@ from uuid import uuid4
 
 import click
 
-from penstock.cli import bookings, hints
-from penstock.cli.frame import Command, Frame, aligned, shared
+from penstock.cli import demo_data as bookings
+from penstock.cli import shell_hints as hints
+from penstock.cli.context import Command, Frame, aligned, shared
 from penstock.cli.pipeline import watched
 
 if TYPE_CHECKING:
-    from penstock.core.run import Run
+    from penstock.core.pipeline.run import Run
     from penstock.flight.client import FlightClient
     from penstock.lake import Answer, Dataset, Lake, Query
 
@@ -85,7 +86,7 @@ def _folder(keep: Path | None) -> Iterator[Path]:
 def _story(frame: Frame, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
     import penstock
     from penstock import config
-    from penstock.service import pipelines
+    from penstock.service.pipelines import definitions as pipelines
 
     # A database that the environment names is not for playing.
     with penstock.open(create=True, settings=config.settings({}, workspace=folder)) as lake:
@@ -193,7 +194,7 @@ def _edited(client: "FlightClient", query: "Query", say: Callable[[str], None]) 
 def _served(lake: "Lake") -> Iterator["FlightClient"]:
     """A client of this workspace's own Flight service, which ends with it."""
     import penstock
-    from penstock.flight.edge import Edge
+    from penstock.flight.context import Edge
     from penstock.flight.service import FlightService
 
     service = FlightService(Edge(lake.workspace, None, lake.caller), "127.0.0.1", 0)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from penstock.cli.dataset import File
-from penstock.cli.frame import Command, Frame, shared
+from penstock.cli.context import Command, Frame, shared
 
 if TYPE_CHECKING:
     from penstock.core.merge import Merged
@@ -80,7 +80,7 @@ def merge(
     rows, order = batch_rows or BATCH_ROWS, list(dedup_order_by) or None
     title = f"merging into {target}"
     if _is_directory(target):
-        from penstock.service import directories
+        from penstock.service import directory_merge as directories
 
         if idempotency_key:
             raise click.UsageError("--idempotency-key goes with a dataset; a directory keeps no record of requests")
@@ -117,7 +117,7 @@ def _confirm_full_merge(target: str, foreign: list[str]) -> None:
 
 
 def _recover(frame: Frame, paths: tuple[str, ...], keys: tuple[str, ...]) -> None:
-    from penstock.service import directories
+    from penstock.service import directory_merge as directories
 
     if len(paths) != 1 or keys:
         raise click.UsageError("--recover takes the TARGET alone")

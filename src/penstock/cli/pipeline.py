@@ -12,15 +12,15 @@ from uuid import UUID
 import click
 
 from penstock.cli.dataset import File
-from penstock.cli.frame import Command, Frame, printable, report, shared
-from penstock.cli.given import content, document
+from penstock.cli.context import Command, Frame, printable, report, shared
+from penstock.cli.input_files import content, document
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
-    from penstock.core.run import Progress, Run
-    from penstock.core.text import Document
+    from penstock.core.pipeline.run import Progress, Run
+    from penstock.core.payload.documents import Document
     from penstock.lake import Lake
-    from penstock.service.runs import Ticket
+    from penstock.service.pipelines.run_worker import Ticket
 
 _STATES = click.Choice(["queued", "running", "succeeded", "failed", "cancelled"])
 _MAX_BYTES = 4 << 20  # of a pipeline
@@ -41,7 +41,7 @@ def validate(frame: Frame, file: Path) -> None:
 
     Datasets, versions, columns and types are looked up; no row is read, and Spark is not started.
     """
-    from penstock.service import readiness
+    from penstock.service.pipelines import planning as readiness
 
     data = content(file, _MAX_BYTES)
     try:
@@ -99,7 +99,7 @@ def run(frame: Frame, file: Path, dry_run: bool, key: str | None) -> None:
 )
 def runs(frame: Frame, id: UUID | None, cancel: bool, states: tuple[str, ...], limit: int) -> None:
     """List the runs of pipelines, the newest first; or show the run ID, as JSON."""
-    from penstock.service import runs as records
+    from penstock.service.pipelines import run_worker as records
 
     if cancel and id is None:
         raise click.UsageError("--cancel needs the ID of a run; `penstock runs` lists them")
@@ -149,7 +149,7 @@ def _sentence(message: str, details: Mapping[str, Any]) -> str:
 @contextmanager
 def _in_envelope(frame: Frame, file: Path, asked: "Document") -> Iterator[None]:
     """An error is an answer, too: an envelope for programs, and a sentence for people."""
-    from penstock.core.operations import envelope
+    from penstock.core.pipeline.operations import envelope
 
     try:
         yield
@@ -166,8 +166,8 @@ def _in_envelope(frame: Frame, file: Path, asked: "Document") -> Iterator[None]:
 
 
 def _carry_out(frame: Frame, lake: "Lake", value: Any, key: str | None, watch: "Watch") -> None:
-    from penstock.core.run import State
-    from penstock.service import runs as records
+    from penstock.core.pipeline.run import State
+    from penstock.service.pipelines import run_worker as records
 
     ticket = lake.runner.submit(lake.caller, lake.pipeline(value).definition, key=key, hear=watch.hear, here=True)
     before = ticket.run.state is State.SUCCEEDED
@@ -305,7 +305,7 @@ def _stop_spark_at_the_end() -> None:
 
 def _list(frame: Frame, lake: "Lake", states: tuple[str, ...], limit: int) -> None:
     from penstock.core import odata
-    from penstock.service import runs as records
+    from penstock.service.pipelines import run_worker as records
 
     wanted = [("$filter", " or ".join(f"state eq '{state}'" for state in states))] if states else []
     options = odata.options(wanted, records.FIELDS, default_top=limit, max_top=_MAX_LISTED)
@@ -330,7 +330,7 @@ def _row(run: "Run") -> dict[str, Any]:
 
 
 def _stopping(run: "Run") -> str:
-    from penstock.core.run import UNDER_WAY
+    from penstock.core.pipeline.run import UNDER_WAY
 
     if run.state in UNDER_WAY:
         return "was asked to stop"

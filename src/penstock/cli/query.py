@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.cli.dataset import File
-from penstock.cli.frame import Command, Frame, Group, aligned, cell, printable, report, shared
-from penstock.cli.given import content, document
+from penstock.cli.context import Command, Frame, Group, aligned, cell, printable, report, shared
+from penstock.cli.input_files import content, document
 from penstock.errors import Invalid, PenstockError
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def create(frame: Frame, file: Path) -> None:
     It has a name, the sql (one SELECT), a returns_schema_id, and parameters if the sql has any. It is not run, but
     refused if its columns can never fit the schema.
     """
-    from penstock.service import queries as registered
+    from penstock.service.queries import definitions as registered
 
     with frame.lake() as lake, _in_full(frame):
         made = registered.create(lake.workspace, lake.caller, _value(file), lake.results.inspected(lake.caller))
@@ -112,7 +112,7 @@ def create(frame: Frame, file: Path) -> None:
 def list_(frame: Frame, condition: str | None, top: int, skip: int) -> None:
     """List queries, the newest first."""
     from penstock.core import odata
-    from penstock.service import queries as registered
+    from penstock.service.queries import definitions as registered
 
     asked = [("$filter", condition)] if condition else []
     options = odata.options([*asked, ("$skip", str(skip))], registered.FIELDS, default_top=top, max_top=200)
@@ -131,7 +131,7 @@ def list_(frame: Frame, condition: str | None, top: int, skip: int) -> None:
 @shared("penstock queries show totals > totals.json")
 def show(frame: Frame, name: str) -> None:
     """Show the query NAME (or id), as JSON."""
-    from penstock.service import queries as registered
+    from penstock.service.queries import definitions as registered
 
     with frame.lake() as lake:
         frame.print_json(registered.show(lake.workspace, lake.caller, name).as_json())
@@ -143,7 +143,7 @@ def show(frame: Frame, name: str) -> None:
 @shared("penstock queries replace totals totals.json")
 def replace(frame: Frame, name: str, file: Path) -> None:
     """Put the query in FILE in place of NAME (or id). Its version says which one is meant to be replaced."""
-    from penstock.service import queries as registered
+    from penstock.service.queries import definitions as registered
 
     with frame.lake() as lake, _in_full(frame):
         look = lake.results.inspected(lake.caller)
@@ -157,7 +157,7 @@ def replace(frame: Frame, name: str, file: Path) -> None:
 @shared("penstock queries delete totals --yes")
 def delete(frame: Frame, name: str, yes: bool) -> None:
     """Delete the query NAME (or id), and free its name."""
-    from penstock.service import queries as registered
+    from penstock.service.queries import definitions as registered
 
     with frame.lake() as lake:
         found = registered.show(lake.workspace, lake.caller, name)
@@ -194,7 +194,7 @@ def _versions(texts: Sequence[str]) -> dict[str, int]:
 
 def _format(frame: Frame, format: str | None, file: Path | None) -> str:
     if file is not None:
-        from penstock.storage.formats import ENDINGS, ending, format_of
+        from penstock.storage.file_formats import ENDINGS, ending, format_of
 
         if (found := format or format_of(file)) not in _FILES:
             raise click.UsageError(f"a file can be one of {', '.join(_FILES)}; use > {file} for JSON")
@@ -214,7 +214,7 @@ def _value(file: Path) -> Any:
 
 
 def _to_file(frame: Frame, answer: "Answer", file: Path, format: str, force: bool) -> None:
-    from penstock.storage.outgoing import outgoing
+    from penstock.storage.export_files import outgoing
 
     with _written_as(format):
         rows = outgoing(answer.to_arrow().to_reader(), file, format=format, replace=force)
@@ -222,8 +222,8 @@ def _to_file(frame: Frame, answer: "Answer", file: Path, format: str, force: boo
 
 
 def _to_screen(frame: Frame, answer: "Answer", format: str) -> None:
-    from penstock.http import rows
-    from penstock.storage.outgoing import WRITERS
+    from penstock.rest.responses import row_encoding as rows
+    from penstock.storage.export_files import WRITERS
 
     with _written_as(format):
         match format:
@@ -250,7 +250,7 @@ def _written_as(format: str) -> Iterator[None]:
 
 
 def _table(answer: "Answer") -> str:
-    from penstock.storage.outgoing import plain_json
+    from penstock.storage.export_files import plain_json
 
     rows = [[cell(plain_json(value)) for value in row.values()] for row in answer.rows]
     return aligned(rows, [cell(name) for name in answer.schema.names])

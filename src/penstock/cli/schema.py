@@ -7,8 +7,8 @@ from uuid import UUID
 import click
 
 from penstock.cli.dataset import NUMBER, File
-from penstock.cli.frame import Frame, Group, printable, shared
-from penstock.cli.given import content
+from penstock.cli.context import Frame, Group, printable, shared
+from penstock.cli.input_files import content
 
 
 @click.group(cls=Group)
@@ -33,9 +33,9 @@ def infer(frame: Frame, source: str | None, sql: str | None, name: str | None, v
 
     What it prints can be changed, and made an entry of the registry with `penstock schema create`.
     """
-    from penstock.core import gts
-    from penstock.service import infer as infers
-    from penstock.storage.incoming import incoming
+    from penstock.core.registry import gts
+    from penstock.service.registry import inference as infers
+    from penstock.storage.import_files import incoming
 
     if (source is None) is (sql is None):
         raise click.UsageError("say what the schema is of: SOURCE, or --sql and a SELECT")
@@ -59,7 +59,7 @@ def infer(frame: Frame, source: str | None, sql: str | None, name: str | None, v
 @shared("penstock schema create transactions.json")
 def create(frame: Frame, file: Path) -> None:
     """Make an entry of the registry from a JSON FILE (- for standard input)."""
-    from penstock.service import schemas
+    from penstock.service.registry import schemas
 
     with frame.lake() as lake:
         entry = schemas.create(lake.workspace, lake.caller, _json(file))
@@ -74,7 +74,7 @@ def create(frame: Frame, file: Path) -> None:
 def list_(frame: Frame, condition: str | None, top: int, skip: int) -> None:
     """List schemas, the newest first."""
     from penstock.core import odata
-    from penstock.service import schemas
+    from penstock.service.registry import schemas
 
     asked = [("$filter", condition)] if condition else []
     options = odata.options(
@@ -95,7 +95,7 @@ def list_(frame: Frame, condition: str | None, top: int, skip: int) -> None:
 @shared("penstock schema show 7c0e6f0e-2d3c-4f0a-9d55-0a4f8f1b2c3d --json-schema")
 def show(frame: Frame, id: str, json_schema: bool) -> None:
     """Show the schema ID, as JSON."""
-    from penstock.service import schemas
+    from penstock.service.registry import schemas
 
     with frame.lake() as lake:
         here = (lake.workspace, lake.caller, id)
@@ -109,7 +109,7 @@ def show(frame: Frame, id: str, json_schema: bool) -> None:
 @shared("penstock schema validate 7c0e6f0e-2d3c-4f0a-9d55-0a4f8f1b2c3d rows.json")
 def validate(frame: Frame, id: str, file: Path, strict: bool) -> None:
     """Check the rows in FILE (a JSON array of objects; - for standard input) against the schema ID."""
-    from penstock.service import schemas
+    from penstock.service.registry import schemas
 
     with frame.lake() as lake:
         verdict = schemas.validate(lake.workspace, lake.caller, id, _json(file), strict=strict)
@@ -128,7 +128,7 @@ def archive(frame: Frame, tenant: UUID | None) -> None:
 
     `penstock serve` does the same every hour, for each tenant that has called it since it started.
     """
-    from penstock.service import schemas
+    from penstock.service.registry import schemas
 
     days = frame.settings().archive_after_days
     with frame.lake() as lake:
@@ -142,6 +142,6 @@ def archive(frame: Frame, tenant: UUID | None) -> None:
 
 
 def _json(file: Path) -> Any:
-    from penstock.core import text
+    from penstock.core.payload import documents as text
 
     return text.from_json(content(file), str(file))

@@ -9,14 +9,14 @@ from uuid import UUID
 
 import click
 
-from penstock.cli.frame import Command, Frame, shared
+from penstock.cli.context import Command, Frame, shared
 
 if TYPE_CHECKING:
     from penstock.config import Settings
     from penstock.flight.service import FlightService
-    from penstock.http.edge import Edge
-    from penstock.http.metrics import Metrics
-    from penstock.http.server import Tls
+    from penstock.rest.context import Edge
+    from penstock.rest.metrics import Metrics
+    from penstock.rest.server import Tls
 
 _LOOK = 30.0  # seconds between two looks for tenants whose turn it is
 _EVERY = timedelta(hours=1)
@@ -63,13 +63,13 @@ def serve(
 
     from penstock import lake
     from penstock.errors import Invalid
-    from penstock.http import logs
-    from penstock.http.app import application
-    from penstock.http.edge import Edge, HttpLimits
-    from penstock.http.server import Server, Tls
-    from penstock.service.engines import stop_spark
-    from penstock.service.runs import Bounds, Runner
-    from penstock.service.tokens import Tokens
+    from penstock import json_logs as logs
+    from penstock.rest.app import application
+    from penstock.rest.context import Edge, HttpLimits
+    from penstock.rest.server import Server, Tls
+    from penstock.service.engine_choice import stop_spark
+    from penstock.service.pipelines.run_worker import Bounds, Runner
+    from penstock.service.auth.tokens import Tokens
 
     if dev and not _is_loopback(host):
         raise Invalid("dev_is_local", f"--dev asks for no tokens, so it listens on the loopback only, not on {host}")
@@ -135,7 +135,7 @@ def _pages(*, dev: bool) -> Callable[[Any], None] | None:
 
     if find_spec("nicegui") is None:
         return None
-    from penstock.ui.mounted import mount  # which takes a while to load
+    from penstock.ui.mount import mount  # which takes a while to load
 
     return lambda app: mount(app, dev=dev)
 
@@ -145,7 +145,7 @@ def _archive(edge: "Edge", archived: "dict[UUID, datetime]") -> None:
     import logging
 
     from penstock.errors import PenstockError
-    from penstock.service import schemas
+    from penstock.service.registry import schemas
 
     log = logging.getLogger("penstock")
     for tenant in sorted(
@@ -165,8 +165,8 @@ def _archive(edge: "Edge", archived: "dict[UUID, datetime]") -> None:
 def _flight(
     edge: "Edge", settings: "Settings", metrics: "Metrics", host: str, port: int, tls: "Tls | None"
 ) -> "FlightService":
-    from penstock.flight.edge import Edge as FlightEdge
-    from penstock.flight.edge import FlightLimits
+    from penstock.flight.context import Edge as FlightEdge
+    from penstock.flight.context import FlightLimits
     from penstock.flight.service import FlightService
 
     limits = FlightLimits(

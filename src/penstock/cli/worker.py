@@ -2,7 +2,7 @@
 
 import click
 
-from penstock.cli.frame import Command, Frame, shared
+from penstock.cli.context import Command, Frame, shared
 
 _LOOK = 0.2  # seconds between two looks whether all is done
 _LAST_WORDS = 5.0  # seconds after the drain, for runs to be given back
@@ -28,10 +28,10 @@ def worker(frame: Frame, at_once: int | None, once: bool) -> None:
     import logging
 
     from penstock import lake
-    from penstock.core.run import UNDER_WAY, State
-    from penstock.http import logs
-    from penstock.service.engines import stop_spark
-    from penstock.service.runs import Bounds, Runner
+    from penstock.core.pipeline.run import UNDER_WAY, State
+    from penstock import json_logs as logs
+    from penstock.service.engine_choice import stop_spark
+    from penstock.service.pipelines.run_worker import Bounds, Runner
 
     settings = frame.settings()
     ended = {state: 0 for state in State if state not in UNDER_WAY}

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import click
 
-from penstock.cli.frame import Command, Frame, aligned, shared
+from penstock.cli.context import Command, Frame, aligned, shared
 
 
 @click.command(cls=Command)
@@ -36,8 +36,8 @@ def migrate(frame: Frame) -> None:
     a member of the role penstock_app.
     """
     from penstock import config
-    from penstock.catalog import upgrade
-    from penstock.catalog.access import Database
+    from penstock.catalog import migrate as upgrade
+    from penstock.catalog.database import Database
 
     settings = frame.settings()
     url = settings.admin_database_url or settings.database_url
@@ -109,8 +109,8 @@ def sweep(frame: Frame, keep_days: float | None, keep_versions: int | None, yes:
     Files of dropped datasets go when they were dropped more than --keep-days ago.
     """
     from penstock.lake import counted, human_size
-    from penstock.service.sweep import Keep
-    from penstock.service.sweep import sweep as sweeping
+    from penstock.service.datasets.sweep import Keep
+    from penstock.service.datasets.sweep import sweep as sweeping
 
     with frame.lake() as lake, frame.progress("sweeping", unit="files") as progress:
         keep = Keep(days=keep_days, versions=keep_versions)
@@ -144,7 +144,7 @@ def token(frame: Frame, user: str, roles: tuple[str, ...], tenant: UUID | None, 
     """Mint a token (JWT, HS256), signed with PENSTOCK_JWT_SECRET."""
     from penstock import config
     from penstock.errors import Invalid
-    from penstock.service import tokens
+    from penstock.service.auth import tokens
 
     settings = frame.settings()
     if not settings.jwt_secret:

@@ -21,12 +21,14 @@ import msgpack
 import pyarrow as pa
 
 from penstock.core.names import DatasetName
-from penstock.core.rowids import given_ids
+from penstock.core.dataset.row_ids import given_ids
 from penstock.errors import Invalid, PenstockError, Unavailable
-from penstock.flight import errors, messages, wire
+from penstock.flight import status as errors
+from penstock.flight import ipc_messages as messages
+from penstock.flight import flight_data as wire
 from penstock.flight import flight_pb2 as pb
-from penstock.flight.calls import SERVICE, TRANSACTION
-from penstock.service.source import reader
+from penstock.flight.interceptor import SERVICE, TRANSACTION
+from penstock.service.datasets.row_source import reader
 
 _MESSAGE_BYTES = 256 << 20
 _SCHEMES = ("grpc", "grpc+tcp", "grpc+tls")

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from penstock.core.names import MAX_COLUMNS, DatasetName, unstorable, uuid
-from penstock.core.text import from_json
+from penstock.core.payload.documents import from_json
 from penstock.errors import Invalid, NotFound
 from penstock.flight.flight_pb2 import FlightDescriptor
 

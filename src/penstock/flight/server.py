@@ -15,12 +15,12 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from penstock.errors import Invalid, Unavailable
-from penstock.flight.actions import ACTIONS, Action
-from penstock.flight.calls import SERVICE, Manners
-from penstock.flight.edge import Edge
-from penstock.flight.methods import Methods, Put, no_put
-from penstock.flight.reads import Opened, at_large
-from penstock.flight.work import Work
+from penstock.flight.table_actions import ACTIONS, Action
+from penstock.flight.interceptor import SERVICE, Manners
+from penstock.flight.context import Edge
+from penstock.flight.rpc import Methods, Put, no_put
+from penstock.flight.read_handlers import Opened, at_large
+from penstock.flight.thread_pool import Work
 
 _AHEAD = 4 << 20  # bytes of a stream that may come before they are wanted
 _LAST_WORDS = 1.0  # seconds, for answers on their way, and for threads whose calls were cut

@@ -7,17 +7,19 @@ import pyarrow as pa
 
 from penstock.core.caller import Caller
 from penstock.errors import NotFound
-from penstock.flight import reads, tables, transactions
-from penstock.flight.actions import ACTIONS
+from penstock.flight import read_handlers as reads
+from penstock.flight import transaction_actions as transactions
+from penstock.flight import tables
+from penstock.flight.table_actions import ACTIONS
 from penstock.flight.commands import TableTicket
-from penstock.flight.edge import Edge
-from penstock.flight.reads import BATCH_ROWS
+from penstock.flight.context import Edge
+from penstock.flight.read_handlers import BATCH_ROWS
 from penstock.flight.server import FlightServer, Tls
-from penstock.flight.writes import Writes
-from penstock.service import read
-from penstock.service.inserts import Inserts
-from penstock.service.read import Wanted
-from penstock.service.transactions import TIME_TO_LIVE, Transactions
+from penstock.flight.write_handlers import Writes
+from penstock.service.datasets import read
+from penstock.service.datasets.streaming_inserts import Inserts
+from penstock.service.datasets.read import Wanted
+from penstock.service.transactions.client import TIME_TO_LIVE, Transactions
 
 
 class FlightService:

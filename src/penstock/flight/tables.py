@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from penstock.core.caller import Caller
-from penstock.core.dataset import Snapshot
+from penstock.core.dataset.snapshot import Snapshot
 from penstock.core.names import DatasetName
 from penstock.errors import Invalid, NotFound, Unsupported
 from penstock.flight.commands import Table
-from penstock.service import read
+from penstock.service.datasets import read
 from penstock.service.workspace import Workspace
 
 

@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from penstock.catalog import history, retention, upgrade
-from penstock.catalog.access import Database
+from penstock.catalog import snapshots as history
+from penstock.catalog import migrate as upgrade
+from penstock.catalog import retention
+from penstock.catalog.database import Database
 from penstock.core.caller import Caller
-from penstock.engines.spark.java import VERSIONS as JAVA
+from penstock.engines.spark.java_versions import VERSIONS as JAVA
 from penstock.errors import PenstockError
 from penstock.service.workspace import Workspace
-from penstock.storage.store import checksum
+from penstock.storage.file_store import checksum
 
 MIN_PYTHON = (3, 11)
 EXTRAS = {"psycopg": "postgres", "nicegui": "ui"}  # what the database of teams and the web page need

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
 
-from penstock.catalog import leases
-from penstock.catalog.access import Database
+from penstock.catalog import writer_leases as leases
+from penstock.catalog.database import Database
 from penstock.core.caller import Caller
-from penstock.core.dataset import DATA
+from penstock.core.dataset.snapshot import DATA
 from penstock.errors import Conflict, PenstockError
-from penstock.storage.datafiles import Shape
-from penstock.storage.store import Store
+from penstock.storage.data_files import Shape
+from penstock.storage.file_store import Store
 
 _BEAT_AFTER = leases.TIME_TO_LIVE / 6
 

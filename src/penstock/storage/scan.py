@@ -11,11 +11,11 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 
-from penstock.core.change import DataFile
+from penstock.core.dataset.changes import DataFile
 from penstock.core.names import CARRIED, ROWID
-from penstock.core.schema import conform
+from penstock.core.schema.canonical import conform
 from penstock.errors import Unavailable
-from penstock.storage.store import Store
+from penstock.storage.file_store import Store
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from nicegui import ui
 
-from penstock.ui.frame import named
+from penstock.ui.layout import named
 
 _INK = "currentColor"  # that of quiet text, in either theme; drawings as SVG can have it
 _LINE = "#75828c44"

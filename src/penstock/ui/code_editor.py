@@ -7,7 +7,7 @@ from uuid import UUID
 
 from nicegui import ui
 
-from penstock.ui.frame import say
+from penstock.ui.layout import say
 
 MOST = 300_000  # characters, unless there are more to begin with
 TOO_LONG = (

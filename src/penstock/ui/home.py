@@ -8,12 +8,12 @@ from typing import Any
 from nicegui import ui
 
 from penstock.core.caller import Role
-from penstock.ui import shown
-from penstock.ui.api import Api, Problem, part
-from penstock.ui.datasets import sending
-from penstock.ui.frame import Visit, heading, once, page, subheading
-from penstock.ui.grid import Column, grid
-from penstock.ui.pipelines.runs import state_in_words
+from penstock.ui import formatting as shown
+from penstock.ui.api_client import Api, Problem, part
+from penstock.ui.datasets import upload as sending
+from penstock.ui.layout import Visit, heading, once, page, subheading
+from penstock.ui.data_table import Column, grid
+from penstock.ui.pipelines.run_list import state_in_words
 
 NEWEST = 5  # of each kind
 WHAT = (

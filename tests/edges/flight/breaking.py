@@ -10,7 +10,7 @@ import grpc
 
 from edges.flight.stage import SECONDS, token
 from penstock.flight import flight_pb2 as pb
-from penstock.flight.calls import SERVICE
+from penstock.flight.interceptor import SERVICE
 
 
 @dataclass

@@ -11,7 +11,8 @@ import pyarrow.flight as fl
 
 from edges.flight.stage import SECONDS, Raw, Refused
 from penstock.flight import flight_pb2 as pb
-from penstock.flight import messages, wire
+from penstock.flight import ipc_messages as messages
+from penstock.flight import flight_data as wire
 
 Members = dict[str, Any]  # of a command
 

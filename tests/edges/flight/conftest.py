@@ -7,11 +7,11 @@ import pytest
 
 from edges.flight.stage import SECRET, TENANT, Raw, served, token
 from penstock.core.caller import Caller, Role, person
-from penstock.flight.edge import Edge
+from penstock.flight.context import Edge
 from penstock.flight.server import FlightServer
 from penstock.lake import Lake
-from penstock.service.tokens import Tokens
-from places import Place
+from penstock.service.auth.tokens import Tokens
+from workspaces import Place
 
 EVENTS = pa.table(
     {"id": [1, 2, 3, 4, 5], "word": ["one", "two", None, "four", "five"]},

@@ -17,13 +17,13 @@ from uuid import uuid4
 import pyarrow as pa
 
 from edges.flight.stage import SECONDS, SECRET, TENANT, Raw, token
-from penstock import faults
+from penstock import failpoints as faults
 from penstock.core.caller import Caller, Role, person
-from penstock.flight.edge import Edge, Ended, FlightLimits
+from penstock.flight.context import Edge, Ended, FlightLimits
 from penstock.flight.service import FlightService
 from penstock.lake import Dataset, Lake
-from penstock.service.tokens import Tokens
-from places import Place
+from penstock.service.auth.tokens import Tokens
+from workspaces import Place
 
 ROWS = pa.table(
     {"id": [1, 2, 3, 4], "word": ["one", "two", None, "four"]},

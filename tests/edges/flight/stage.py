@@ -13,13 +13,15 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from penstock.core.caller import Role
-from penstock.flight import errors, messages, wire
+from penstock.flight import status as errors
+from penstock.flight import ipc_messages as messages
+from penstock.flight import flight_data as wire
 from penstock.flight import flight_pb2 as pb
-from penstock.flight.calls import SERVICE, Call
-from penstock.flight.edge import Edge
-from penstock.flight.incoming import Incoming
+from penstock.flight.interceptor import SERVICE, Call
+from penstock.flight.context import Edge
+from penstock.flight.put_stream import Incoming
 from penstock.flight.server import FlightServer
-from penstock.service.tokens import mint
+from penstock.service.auth.tokens import mint
 
 SECRET = "a secret of enough bytes, for tests only"
 TENANT = UUID("11111111-2222-3333-4444-555555555555")

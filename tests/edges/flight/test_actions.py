@@ -14,7 +14,7 @@ from penstock.core.names import DatasetName
 from penstock.flight import flight_pb2 as pb
 from penstock.flight.server import FlightServer
 from penstock.lake import Lake
-from penstock.service import read
+from penstock.service.datasets import read
 
 AT = {"schema_name": "analytics", "table_name": "events"}
 NEW = {"schema_name": "shop", "table_name": "orders"}

@@ -17,9 +17,9 @@ from edges.flight.breaking import Streams, Stuck, wait_to_be_killed
 from edges.flight.clients import ByGrpc, stream
 from edges.flight.service import PROCESSES, ROWS, Child, House, Shown, child, eventually, open_house
 from edges.flight.stage import SECONDS, Raw, Refused, token
-from penstock import faults
-from penstock.service.sweep import Keep, sweep
-from places import Place
+from penstock import failpoints as faults
+from penstock.service.datasets.sweep import Keep, sweep
+from workspaces import Place
 
 SCHEMA = ROWS.schema
 MANY = pa.table({"id": range(20_000), "word": ["new"] * 20_000}, SCHEMA)

@@ -13,10 +13,10 @@ from edges.flight.stage import SECRET, TENANT, Raw, Refused, arrows, served, tok
 from penstock.core.caller import Role
 from penstock.errors import Invalid
 from penstock.flight import flight_pb2 as pb
-from penstock.flight.edge import Edge
+from penstock.flight.context import Edge
 from penstock.flight.server import FlightServer
 from penstock.lake import Lake
-from penstock.service.tokens import Tokens, mint
+from penstock.service.auth.tokens import Tokens, mint
 
 AT = {"schema_name": "analytics", "table_name": "events"}
 

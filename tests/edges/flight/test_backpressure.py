@@ -15,7 +15,7 @@ from edges.flight.stage import SECRET, token
 from edges.flight.test_serve import addresses
 from edges.http.test_serve import Served, served
 from penstock.flight.client import FlightClient, flight_client
-from places import Place
+from workspaces import Place
 
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])
 COUNT = 2_000_000

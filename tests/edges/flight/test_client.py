@@ -16,19 +16,9 @@ from edges.flight.service import House, open_house
 from edges.flight.stage import token
 from edges.http.test_serve import certificate
 from penstock.core.caller import Role
-from penstock.errors import (
-    AlreadyExists,
-    Conflict,
-    Forbidden,
-    Invalid,
-    NotFound,
-    PenstockError,
-    Unauthenticated,
-    Unavailable,
-    Unsupported,
-)
+from penstock.errors import (AlreadyExists, Conflict, Forbidden, Invalid, NotFound, PenstockError, Unauthenticated, Unavailable, Unsupported)
 from penstock.flight.client import FlightClient, Table
-from places import Place
+from workspaces import Place
 
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])
 ROWS = pa.table({"id": [1, 2, 3], "word": ["one", "two", "three"]}, SCHEMA)

@@ -12,10 +12,10 @@ import pytest
 from edges.flight.stage import Raw, Refused, served, token
 from penstock import errors as kinds
 from penstock.errors import Invalid, NotFound, PenstockError, Unavailable
-from penstock.flight import errors
-from penstock.flight.actions import Action
-from penstock.flight.calls import Call
-from penstock.flight.edge import Edge
+from penstock.flight import status as errors
+from penstock.flight.table_actions import Action
+from penstock.flight.interceptor import Call
+from penstock.flight.context import Edge
 from tools import docs
 
 

@@ -15,9 +15,9 @@ from edges.flight.clients import ByArrow, ByGrpc, Client, described, stream
 from edges.flight.service import ROWS, House, Shown, child, eventually, held, on_disk, open_house, seen_by_ada
 from edges.flight.stage import OTHER, SECONDS, Raw, Refused, heard, token
 from penstock.flight import flight_pb2 as pb
-from penstock.flight.calls import SERVICE
-from penstock.service.sweep import Keep, sweep
-from places import Place
+from penstock.flight.interceptor import SERVICE
+from penstock.service.datasets.sweep import Keep, sweep
+from workspaces import Place
 
 SCHEMA = ROWS.schema
 NEW = pa.table({"id": [8, 9], "word": ["eight", None]}, SCHEMA)

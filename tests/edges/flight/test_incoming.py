@@ -6,8 +6,9 @@ import pytest
 
 from edges.flight.stage import Raw, Refused, arrows, command, served, token
 from penstock.flight import flight_pb2 as pb
-from penstock.flight import messages, wire
-from penstock.flight.edge import Edge, FlightLimits
+from penstock.flight import ipc_messages as messages
+from penstock.flight import flight_data as wire
+from penstock.flight.context import Edge, FlightLimits
 from penstock.flight.server import FlightServer
 
 TABLE = pa.table(

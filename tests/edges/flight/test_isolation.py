@@ -18,9 +18,10 @@ from edges.flight.service import ROWS, House, Shown, child, open_house
 from edges.flight.stage import Raw, Refused, token
 from penstock.errors import Conflict
 from penstock.flight import flight_pb2 as pb
-from penstock.flight import messages, wire
+from penstock.flight import ipc_messages as messages
+from penstock.flight import flight_data as wire
 from penstock.flight.client import FlightClient, Tables, flight_client
-from places import Place
+from workspaces import Place
 
 SCHEMA = ROWS.schema
 NEW = pa.table({"id": [8, 9], "word": ["eight", None]}, SCHEMA)

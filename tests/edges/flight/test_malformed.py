@@ -10,8 +10,9 @@ from edges.flight.fuzz import fuzz
 from edges.flight.service import open_house
 from edges.flight.stage import Raw, command
 from edges.flight.test_incoming import packed
-from penstock.flight import messages, wire
-from places import Place
+from penstock.flight import ipc_messages as messages
+from penstock.flight import flight_data as wire
+from workspaces import Place
 
 AT = {"schema_name": "analytics", "table_name": "events"}
 WHAT = command(operation="insert", **AT).SerializeToString()

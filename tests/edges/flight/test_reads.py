@@ -14,10 +14,11 @@ from penstock.core.caller import Role
 from penstock.core.names import DatasetName
 from penstock.errors import Unavailable
 from penstock.flight import flight_pb2 as pb
-from penstock.flight import messages, wire
+from penstock.flight import ipc_messages as messages
+from penstock.flight import flight_data as wire
 from penstock.flight.server import FlightServer
 from penstock.lake import Lake
-from penstock.service import read
+from penstock.service.datasets import read
 from penstock.storage import scan
 
 AT = {"schema_name": "analytics", "table_name": "events"}

@@ -16,7 +16,7 @@ import pytest
 from edges.flight.stage import SECRET, token
 from edges.http.test_serve import Served, certificate, served
 from penstock.flight import flight_pb2 as pb
-from penstock.flight.calls import SERVICE
+from penstock.flight.interceptor import SERVICE
 
 ORDERS = fl.Ticket(json.dumps({"schema_name": "shop", "table_name": "orders"}))
 

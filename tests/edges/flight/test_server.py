@@ -18,10 +18,10 @@ from edges.flight.stage import Raw, Refused, command, heard, served, token
 from edges.http.test_serve import certificate
 from penstock.errors import Invalid, Unavailable
 from penstock.flight import flight_pb2 as pb
-from penstock.flight import wire
-from penstock.flight.calls import SERVICE, Call
-from penstock.flight.edge import Edge, FlightLimits
-from penstock.flight.incoming import Incoming
+from penstock.flight import flight_data as wire
+from penstock.flight.interceptor import SERVICE, Call
+from penstock.flight.context import Edge, FlightLimits
+from penstock.flight.put_stream import Incoming
 from penstock.flight.server import FlightServer
 from penstock.lake import Lake
 

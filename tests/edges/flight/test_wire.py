@@ -6,7 +6,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 
 from penstock.errors import Invalid
-from penstock.flight import wire
+from penstock.flight import flight_data as wire
 from penstock.flight.flight_pb2 import FlightData, FlightDescriptor
 
 PARTS = st.binary(max_size=300)

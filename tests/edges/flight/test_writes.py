@@ -15,10 +15,11 @@ from edges.flight.clients import ByArrow, ByGrpc, Client, pieces, rows_of, strea
 from edges.flight.service import ROWS, House, Shown, open_house
 from edges.flight.stage import OTHER, Raw, Refused, token
 from penstock.core.caller import Role
-from penstock.flight import messages, wire
-from penstock.flight.edge import FlightLimits
+from penstock.flight import ipc_messages as messages
+from penstock.flight import flight_data as wire
+from penstock.flight.context import FlightLimits
 from penstock.service.workspace import Limits
-from places import Place
+from workspaces import Place
 
 MOST_IDS, MOST_MESSAGE, MOST_RETURNED = 1_000, 1 << 20, 1 << 16
 SCHEMA = ROWS.schema

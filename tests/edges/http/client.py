@@ -15,9 +15,9 @@ import httpx
 from fastapi import FastAPI
 
 from penstock.core.caller import Role
-from penstock.http.edge import HttpLimits
-from penstock.http.server import Server
-from penstock.service.tokens import mint
+from penstock.rest.context import HttpLimits
+from penstock.rest.server import Server
+from penstock.service.auth.tokens import mint
 
 SECRET = "a secret of enough bytes, for tests only"
 TENANT = UUID("11111111-2222-3333-4444-555555555555")

@@ -6,13 +6,13 @@ import pytest
 from fastapi import FastAPI
 
 from edges.http.client import SECRET, Client, near, token
-from penstock.http.app import application
-from penstock.http.edge import Edge
+from penstock.rest.app import application
+from penstock.rest.context import Edge
 from penstock.lake import Lake
-from penstock.service.results import Results
-from penstock.service.sandbox import Sandbox
-from penstock.service.tokens import Tokens
-from places import Place
+from penstock.service.queries.execution import Results
+from penstock.service.queries.sandbox import Sandbox
+from penstock.service.auth.tokens import Tokens
+from workspaces import Place
 
 
 @pytest.fixture

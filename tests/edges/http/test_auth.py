@@ -14,8 +14,8 @@ from fastapi import FastAPI
 from edges.http.client import OTHER, SECRET, TENANT, Client, bearer, near, token
 from penstock.core.caller import Role
 from penstock.errors import Invalid
-from penstock.http.app import application
-from penstock.http.edge import Edge
+from penstock.rest.app import application
+from penstock.rest.context import Edge
 from penstock.lake import Lake
 
 LATER = int(time.time()) + 3_600

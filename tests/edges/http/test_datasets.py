@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from edges.http.client import Client
 from penstock.errors import Invalid, Unavailable
-from penstock.http import rows
-from penstock.http.media import ARROW, PARQUET, wanted
+from penstock.rest.responses import row_encoding as rows
+from penstock.rest.requests.media_types import ARROW, PARQUET, wanted
 
 FIELDS = [{"name": "id", "type": "int64", "nullable": False}, {"name": "word", "type": "string", "nullable": True}]
 CSV = {"content-type": "text/csv"}

@@ -12,8 +12,8 @@ from fastapi import FastAPI
 from edges.http.client import OWN, Client
 from penstock import errors as kinds
 from penstock.errors import Conflict, Invalid, NotFound, PenstockError, Unauthenticated, Unavailable
-from penstock.http import errors
-from penstock.http.bodies import parsed
+from penstock.rest import problems as errors
+from penstock.rest.requests.bodies import parsed
 from tools import docs
 
 

@@ -11,17 +11,17 @@ import pytest
 
 from edges.http.client import OTHER, SECRET, Client, bearer, near, token
 from penstock.catalog import queries
-from penstock.core import gts
+from penstock.core.registry import gts
 from penstock.core.caller import Caller, Role, person
-from penstock.core.lifecycle import TRANSITIONS, State
-from penstock.core.query import Draft, Query
+from penstock.core.registry.lifecycle import TRANSITIONS, State
+from penstock.core.registry.query import Draft, Query
 from penstock.errors import NotFound, Unsupported
-from penstock.http.app import application
-from penstock.http.edge import Edge
+from penstock.rest.app import application
+from penstock.rest.context import Edge
 from penstock.lake import Lake
-from penstock.service import schemas
-from penstock.service.tokens import Tokens
-from places import Place
+from penstock.service.registry import schemas
+from penstock.service.auth.tokens import Tokens
+from workspaces import Place
 
 NAME = "Orders by day"
 FIELDS = [

@@ -15,10 +15,10 @@ from fastapi import FastAPI, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from edges.http.client import Client, check, near, token, wire
-from penstock.catalog.access import Database
-from penstock.http.app import application
-from penstock.http.edge import Edge, HttpLimits
-from penstock.http.logs import REQUEST_ID, JsonLines
+from penstock.catalog.database import Database
+from penstock.rest.app import application
+from penstock.rest.context import Edge, HttpLimits
+from penstock.json_logs import REQUEST_ID, JsonLines
 from penstock.service.workspace import Workspace
 
 # --- request ids

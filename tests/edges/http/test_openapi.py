@@ -19,11 +19,12 @@ from schemathesis.schemas import APIOperation
 from schemathesis.specs.openapi.schemas import OpenApiSchema
 
 from edges.http.client import Client, bearer, ended, token
-from penstock.core import gts
+from penstock.core.registry import gts
 from penstock.core.caller import Role
-from penstock.http import documents, media
-from penstock.http.edge import Edge
-from penstock.service.runs import Bounds, Runner
+from penstock.rest.openapi import document as documents
+from penstock.rest.requests import media_types as media
+from penstock.rest.context import Edge
+from penstock.service.pipelines.run_worker import Bounds, Runner
 
 CALLERS = {
     "an admin": bearer(token(Role.ADMIN)),

@@ -12,12 +12,12 @@ import httpx
 import pytest
 
 from edges.http.client import OTHER, Client, bearer, ended, near, token
-from penstock import faults
+from penstock import failpoints as faults
 from penstock.core.caller import Role
 from penstock.errors import Conflict, PenstockError, Undecided
-from penstock.http.app import application
-from penstock.http.edge import Edge, HttpLimits
-from penstock.service.runs import Bounds, Runner
+from penstock.rest.app import application
+from penstock.rest.context import Edge, HttpLimits
+from penstock.service.pipelines.run_worker import Bounds, Runner
 
 CSV, JSON = {"content-type": "text/csv"}, {"content-type": "application/json"}
 BUDGETS = [  # one version each

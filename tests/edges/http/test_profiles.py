@@ -11,7 +11,7 @@ import pytest
 from edges.http.client import OTHER, Client
 from edges.http.test_datasets import CSV
 from penstock.core.caller import Role
-from penstock.http.media import ARROW
+from penstock.rest.requests.media_types import ARROW
 
 ALL = pa.table(
     {

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from edges.http.client import OTHER, TENANT, Client
-from penstock.core import gts
+from penstock.core.registry import gts
 from penstock.core.caller import Caller, Role
 from penstock.lake import Lake
 

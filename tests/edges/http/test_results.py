@@ -28,16 +28,19 @@ from starlette.types import Message, Receive, Scope, Send
 from conftest import SOAK
 from edges.http.client import TENANT, Client, near, token
 from edges.http.test_serve import served
-from penstock.core import contract, gts, odata
+from penstock.core import result_schema as contract
+from penstock.core.registry import gts
+from penstock.core import odata
 from penstock.core.caller import Caller, Role
-from penstock.http import media, results
-from penstock.http.app import application
-from penstock.http.edge import Edge
+from penstock.rest.requests import media_types as media
+from penstock.rest.routes import query_results as results
+from penstock.rest.app import application
+from penstock.rest.context import Edge
 from penstock.lake import Lake
-from penstock.service.cache import Cache
-from penstock.service.holding import Room
-from penstock.service.results import Asked, Results
-from penstock.service.sandbox import Limits, Sandbox
+from penstock.service.queries.result_cache import Cache
+from penstock.service.queries.result_buffer import Room
+from penstock.service.queries.execution import Asked, Results
+from penstock.service.queries.sandbox import Limits, Sandbox
 
 ARROW, PARQUET = {"accept": media.ARROW}, {"accept": media.PARQUET}
 TX = pa.table(

@@ -14,11 +14,11 @@ import pytest
 
 from edges.http.client import OTHER, Client, ended, near, token
 from edges.http.test_serve import served
-from penstock import faults
+from penstock import failpoints as faults
 from penstock.core.caller import Role
-from penstock.http.app import application
-from penstock.http.edge import Edge
-from penstock.service.runs import Bounds, Runner
+from penstock.rest.app import application
+from penstock.rest.context import Edge
+from penstock.service.pipelines.run_worker import Bounds, Runner
 
 ABSENT = "00000000-0000-4000-8000-000000000000"
 CSV = {"content-type": "text/csv"}
@@ -309,7 +309,7 @@ QUICK = (  # a run whose process shows no sign of life is given up soon
     "runs.SILENT, runs._PULSE = timedelta(seconds=6), 0.2; "
 )
 STUCK = (  # a run that says that it began, and does not end
-    "import time; from penstock import faults; "
+    "import time; from penstock import failpoints as faults; "
     "faults._armed['stage.begun'] = lambda: (print('begun', flush=True), time.sleep(600)) and None; "
 )
 
@@ -348,7 +348,7 @@ def test_runs_under_way_may_end_when_the_service_stops_and_the_others_wait_for_t
     serving: Callable[..., Any],
 ) -> None:
     slow = (
-        "import time; from penstock import faults; "
+        "import time; from penstock import failpoints as faults; "
         "faults._armed['stage.begun'] = lambda: (print('begun', flush=True), time.sleep(0.3)) and None; "
     )
     with serving() as server:

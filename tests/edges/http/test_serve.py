@@ -25,8 +25,8 @@ from cryptography.x509.oid import NameOID
 from fastapi import FastAPI, Response
 
 from edges.http.client import SECRET, bearer, check, token
-from penstock.http.edge import HttpLimits
-from penstock.http.server import Server, _bound
+from penstock.rest.context import HttpLimits
+from penstock.rest.server import Server, _bound
 
 SCRIPT = "from penstock.cli import cli, main; from penstock.cli.serve import serve; cli.add_command(serve); {}main()"
 SLOW = (  # a route that says that it began, and answers a moment later

@@ -24,11 +24,11 @@ import httpx
 from fastapi import FastAPI
 
 from edges.http.client import HOUR, OTHER, SECRET, TENANT, bearer, check, token, wire
-from penstock.core import gts
+from penstock.core.registry import gts
 from penstock.core.caller import Role
-from penstock.http.edge import Edge
-from penstock.http.logs import JsonLines
-from penstock.service.tokens import mint
+from penstock.rest.context import Edge
+from penstock.json_logs import JsonLines
+from penstock.service.auth.tokens import mint
 
 # What only the owner knows. The stranger never sends it, so nothing may ever show it.
 SECRETS = {
@@ -324,7 +324,7 @@ def test_a_stranger_learns_nothing_and_changes_nothing(app: FastAPI, edge: Edge,
     for request_id in log.keys() - owner.requests:
         may = sent[request_id].may_be_logged() if request_id in sent else ""
         for line in log[request_id]:
-            of_run = json.loads(line)["logger"] == "penstock.service.runs"
+            of_run = json.loads(line)["logger"] == "penstock.service.pipelines.run_worker"
             assert not words.seen_in(line) - words.seen_in(own_run if of_run else may), line
     assert all(statuses[code] for code in (200, 201, 400, 401, 403, 404, 405, 415)), statuses
 

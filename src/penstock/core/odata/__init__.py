@@ -21,34 +21,8 @@ is decided by `parse`: no node compares two literals.
 """
 
 from penstock.core.odata.options import NAMES, Options, Order, next_page, options
-from penstock.core.odata.parse import parse
-from penstock.core.odata.tree import (
-    MAX_DEPTH,
-    MAX_ITEMS,
-    MAX_LAMBDAS,
-    MAX_LENGTH,
-    MAX_NODES,
-    And,
-    Case,
-    Collection,
-    Compare,
-    Comparison,
-    Exists,
-    Field,
-    Fields,
-    Folded,
-    In,
-    Kind,
-    Literal,
-    Match,
-    Node,
-    Not,
-    Or,
-    Place,
-    Value,
-    spoken_of,
-    walk,
-)
+from penstock.core.odata.parser import parse
+from penstock.core.odata.nodes import (MAX_DEPTH, MAX_ITEMS, MAX_LAMBDAS, MAX_LENGTH, MAX_NODES, And, Case, Collection, Compare, Comparison, Exists, Field, Fields, Folded, In, Kind, Literal, Match, Node, Not, Or, Place, Value, spoken_of, walk)
 
 __all__ = [
     "MAX_DEPTH",

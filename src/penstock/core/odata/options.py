@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from penstock.core.names import unstorable
-from penstock.core.odata.parse import parse, unknown_field
-from penstock.core.odata.tree import Collection, Field, Fields, Node
+from penstock.core.odata.parser import parse, unknown_field
+from penstock.core.odata.nodes import Collection, Field, Fields, Node
 from penstock.errors import Invalid
 
 MAX_SKIP = 2**31

@@ -17,32 +17,8 @@ Numbers: integers, decimals and number literals are exact, and so are + - * of t
 
 from penstock.core.selector.bind import bind, type_of
 from penstock.core.selector.bounds import bounds
-from penstock.core.selector.parse import parse
-from penstock.core.selector.tree import (
-    MAX_DEPTH,
-    MAX_DIGITS,
-    MAX_LENGTH,
-    MAX_NODES,
-    MAX_STEPS,
-    And,
-    Arithmetic,
-    Between,
-    Cast,
-    Column,
-    Compare,
-    Comparison,
-    In,
-    Interval,
-    IsNull,
-    Like,
-    Literal,
-    Node,
-    Not,
-    Operation,
-    Or,
-    Wild,
-    columns,
-)
+from penstock.core.selector.parser import parse
+from penstock.core.selector.nodes import (MAX_DEPTH, MAX_DIGITS, MAX_LENGTH, MAX_NODES, MAX_STEPS, And, Arithmetic, Between, Cast, Column, Compare, Comparison, In, Interval, IsNull, Like, Literal, Node, Not, Operation, Or, Wild, columns)
 
 __all__ = [
     "MAX_DEPTH",

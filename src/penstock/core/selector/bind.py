@@ -6,24 +6,7 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
-from penstock.core.selector.tree import (
-    MAX_DIGITS,
-    And,
-    Arithmetic,
-    Between,
-    Cast,
-    Column,
-    Compare,
-    In,
-    IsNull,
-    Like,
-    Literal,
-    Node,
-    Not,
-    Operation,
-    Or,
-    walk,
-)
+from penstock.core.selector.nodes import (MAX_DIGITS, And, Arithmetic, Between, Cast, Column, Compare, In, IsNull, Like, Literal, Node, Not, Operation, Or, walk)
 from penstock.errors import Invalid
 
 INTEGERS = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 19}  # with the digits of each, narrowest first

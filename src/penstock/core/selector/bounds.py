@@ -8,20 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.core.selector.bind import INTEGERS
-from penstock.core.selector.tree import (
-    And,
-    Between,
-    Cast,
-    Column,
-    Compare,
-    Comparison,
-    In,
-    Interval,
-    Like,
-    Literal,
-    Node,
-    Or,
-)
+from penstock.core.selector.nodes import (And, Between, Cast, Column, Compare, Comparison, In, Interval, Like, Literal, Node, Or)
 
 FLIPPED = {
     Comparison.LT: Comparison.GT,

@@ -10,13 +10,13 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from penstock.core import merge
-from penstock.core.groups import groups
-from penstock.core.keys import Keys, comparable, first_repeat, highest
+from penstock.core.dataset.row_groups import groups
+from penstock.core.merge.key_index import Keys, comparable, first_repeat, highest
 from penstock.core.merge import Match, Matched, Output, Plan, Rest, Sink, TargetFile, Work
 from penstock.core.names import CARRIED
-from penstock.core.reach import Reach
-from penstock.core.schema import conform
-from penstock.engines.arrow.files import ROW_ID, Pieces, Workers, batches, replaced, stretches, written
+from penstock.core.merge.key_ranges import Reach
+from penstock.core.schema.canonical import conform
+from penstock.engines.arrow.parquet_io import ROW_ID, Pieces, Workers, batches, replaced, stretches, written
 
 
 class Arrow:

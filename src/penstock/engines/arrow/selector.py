@@ -12,28 +12,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.core.selector import (
-    And,
-    Arithmetic,
-    Between,
-    Cast,
-    Column,
-    Compare,
-    Comparison,
-    In,
-    IsNull,
-    Like,
-    Literal,
-    Node,
-    Not,
-    Operation,
-    Or,
-    Wild,
-    bind,
-    bounds,
-    columns,
-    type_of,
-)
+from penstock.core.selector import (And, Arithmetic, Between, Cast, Column, Compare, Comparison, In, IsNull, Like, Literal, Node, Not, Operation, Or, Wild, bind, bounds, columns, type_of)
 
 Expression: TypeAlias = Any  # pyarrow has no types
 

@@ -20,12 +20,12 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from penstock.core import merge
-from penstock.core.groups import GROUP_BYTES
+from penstock.core.dataset.row_groups import GROUP_BYTES
 from penstock.core.merge import Match, Matched, Output, Plan, Rest, Sink, TargetFile, Work
-from penstock.core.reach import Reach
-from penstock.engines.duckdb.rows import takable, taken
-from penstock.engines.duckdb.sql import FILES, Connection, connect, copy, cursor, literal, one, run, table
-from penstock.engines.duckdb.successor import Successor, brought
+from penstock.core.merge.key_ranges import Reach
+from penstock.engines.duckdb.table_take import takable, taken
+from penstock.engines.duckdb.connection import FILES, Connection, connect, copy, cursor, literal, one, run, table
+from penstock.engines.duckdb.rewrite_sql import Successor, brought
 from penstock.engines.duckdb.types import quoted, refusal, sql_type
 
 _SHARE = "50%"  # of the machine's memory

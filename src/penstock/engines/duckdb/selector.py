@@ -14,27 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.core.selector import (
-    And,
-    Arithmetic,
-    Between,
-    Cast,
-    Column,
-    Compare,
-    Comparison,
-    In,
-    IsNull,
-    Like,
-    Literal,
-    Node,
-    Not,
-    Operation,
-    Or,
-    Wild,
-    bind,
-    type_of,
-)
-from penstock.core.selector.wide import BASE, HALF, LIFT, PLACES, places, products
+from penstock.core.selector import (And, Arithmetic, Between, Cast, Column, Compare, Comparison, In, IsNull, Like, Literal, Node, Not, Operation, Or, Wild, bind, type_of)
+from penstock.core.selector.decimal256 import BASE, HALF, LIFT, PLACES, places, products
 from penstock.engines.duckdb.types import quoted, sql_type
 
 REGEX = {Wild.ANY: ".*", Wild.ONE: "."}

@@ -15,8 +15,8 @@ import pyspark.sql.types as st
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from penstock.core.aggregates import Function
-from penstock.engines.spark.refusals import Refusal, fitted, refuse
+from penstock.core.pipeline.aggregates import Function
+from penstock.engines.spark.value_checks import Refusal, fitted, refuse
 from penstock.engines.spark.types import spark_type
 
 _EXACT, _LONG, _DOUBLE, _TEXT = st.DecimalType(38, 0), st.LongType(), st.DoubleType(), st.StringType()

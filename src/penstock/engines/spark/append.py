@@ -11,15 +11,18 @@ import pyspark.sql.types as st
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from penstock.core.aggregates import Function
+from penstock.core.pipeline.aggregates import Function
 from penstock.core.merge import Output, Sink
-from penstock.core.operations import Computed, Feed, PlannedAppend, SourceFiles
+from penstock.core.pipeline.operations import Computed, Feed, PlannedAppend, SourceFiles
 from penstock.core.selector import Node
 from penstock.core.selector import columns as columns_of
-from penstock.engines.spark import files, jobs, output, refusals
+from penstock.engines.spark import parquet_input as files
+from penstock.engines.spark import parquet_output as output
+from penstock.engines.spark import value_checks as refusals
+from penstock.engines.spark import jobs
 from penstock.engines.spark.aggregates import Wanted, aggregated
 from penstock.engines.spark.jobs import Watch
-from penstock.engines.spark.output import Beat
+from penstock.engines.spark.parquet_output import Beat
 from penstock.engines.spark.selector import condition
 from penstock.engines.spark.types import spark_type
 

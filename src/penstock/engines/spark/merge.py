@@ -19,16 +19,18 @@ import pyspark.sql.types as st
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from penstock.core.keys import Keys, comparable
+from penstock.core.merge.key_index import Keys, comparable
 from penstock.core.merge import Match, Matched, Output, Plan, Rest, Sink, TargetFile, Work
 from penstock.core.names import CARRIED
-from penstock.core.reach import Reach
-from penstock.engines.spark import files, jobs, output
-from penstock.engines.spark.files import Columns
+from penstock.core.merge.key_ranges import Reach
+from penstock.engines.spark import parquet_input as files
+from penstock.engines.spark import parquet_output as output
+from penstock.engines.spark import jobs
+from penstock.engines.spark.parquet_input import Columns
 from penstock.engines.spark.jobs import Watch
-from penstock.engines.spark.output import Beat
+from penstock.engines.spark.parquet_output import Beat
 from penstock.engines.spark.session import for_merging, session
-from penstock.engines.spark.source import AT, HELD_ROWS, Source, count_null
+from penstock.engines.spark.merge_source import AT, HELD_ROWS, Source, count_null
 from penstock.engines.spark.types import is_frame, refusal, schema_of
 
 __all__ = ["Spark", "SparkMerge", "is_frame", "schema_of"]

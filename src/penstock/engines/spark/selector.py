@@ -19,27 +19,8 @@ import pyspark.sql.types as st
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import functions as F  # noqa: N812
 
-from penstock.core.selector import (
-    And,
-    Arithmetic,
-    Between,
-    Cast,
-    Column,
-    Compare,
-    Comparison,
-    In,
-    IsNull,
-    Like,
-    Literal,
-    Node,
-    Not,
-    Operation,
-    Or,
-    Wild,
-    bind,
-    type_of,
-)
-from penstock.core.selector.wide import BASE, HALF, LIFT, PLACES, places, products
+from penstock.core.selector import (And, Arithmetic, Between, Cast, Column, Compare, Comparison, In, IsNull, Like, Literal, Node, Not, Operation, Or, Wild, bind, type_of)
+from penstock.core.selector.decimal256 import BASE, HALF, LIFT, PLACES, places, products
 from penstock.engines.spark.types import spark_type
 
 COMPARE: dict[Comparison, Callable[[SparkColumn, SparkColumn], SparkColumn]] = {

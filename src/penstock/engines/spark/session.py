@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from penstock.engines.spark.java import VERSIONS
+from penstock.engines.spark.java_versions import VERSIONS
 from penstock.errors import Unavailable, Unsupported
 
 _GIB = 1 << 30

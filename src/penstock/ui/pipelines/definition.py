@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.core.pipeline import sent
-from penstock.core.text import Document, Format, document
+from penstock.core.pipeline.definition import sent
+from penstock.core.payload.documents import Document, Format, document
 from penstock.errors import Invalid
 
 Dataset = Mapping[str, Any]  # as the API tells it

@@ -3,9 +3,10 @@
 from nicegui import ui
 
 from penstock.core.caller import Role
-from penstock.ui.frame import Visit, empty, heading, leave, once, page
-from penstock.ui.pipelines import definition, shelf
-from penstock.ui.pipelines.bench import READ_ONLY, Bench
+from penstock.ui.layout import Visit, empty, heading, leave, once, page
+from penstock.ui.pipelines import dataset_picker as shelf
+from penstock.ui.pipelines import definition
+from penstock.ui.pipelines.editor import READ_ONLY, Bench
 
 
 @page("/pipelines/new", "New pipeline")

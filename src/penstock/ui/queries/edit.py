@@ -2,11 +2,11 @@
 
 from nicegui import ui
 
-from penstock.core.lifecycle import State
-from penstock.ui import states
-from penstock.ui.api import part
-from penstock.ui.frame import Visit, heading, page
-from penstock.ui.queries.registration import is_editable, write
+from penstock.core.registry.lifecycle import State
+from penstock.ui import lifecycle_badges as states
+from penstock.ui.api_client import part
+from penstock.ui.layout import Visit, heading, page
+from penstock.ui.queries.save_form import is_editable, write
 
 
 @page("/queries/{id}/edit", "Edit query")

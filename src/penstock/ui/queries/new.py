@@ -3,8 +3,8 @@
 from penstock.core.caller import Role
 from penstock.core.names import DatasetName
 from penstock.errors import Invalid
-from penstock.ui.frame import Visit, heading, page
-from penstock.ui.queries.registration import write
+from penstock.ui.layout import Visit, heading, page
+from penstock.ui.queries.save_form import write
 
 _EXAMPLE = "SELECT 'Hello' AS greeting, 42 AS answer\n"
 

@@ -8,11 +8,11 @@ from typing import Any
 from nicegui import ui
 
 from penstock.errors import Invalid, Unsupported
-from penstock.ui import shown
-from penstock.ui.api import Api, Problem
-from penstock.ui.frame import Visit, answered, confirmed, named, once, subheading
-from penstock.ui.schemas import changes
-from penstock.ui.schemas.fields import Form, read, value, written
+from penstock.ui import formatting as shown
+from penstock.ui.api_client import Api, Problem
+from penstock.ui.layout import Visit, answered, confirmed, named, once, subheading
+from penstock.ui.schemas import diff_text as changes
+from penstock.ui.schemas.form_model import Form, read, value, written
 from penstock.ui.schemas.inputs import Input, Textarea, whole
 
 _WAYS = {

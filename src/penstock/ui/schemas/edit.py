@@ -4,14 +4,14 @@ from uuid import UUID
 
 from nicegui import ui
 
-from penstock.core import lifecycle
+from penstock.core.registry import lifecycle
 from penstock.core.caller import Role
-from penstock.core.lifecycle import EDITABLE, MEMBERS, State
+from penstock.core.registry.lifecycle import EDITABLE, MEMBERS, State
 from penstock.errors import Unsupported
-from penstock.ui.frame import Visit, heading, page, trouble
+from penstock.ui.layout import Visit, heading, page, trouble
 from penstock.ui.schemas.editor import READS_ONLY, Editor
-from penstock.ui.schemas.fields import form
-from penstock.ui.shown import sentence
+from penstock.ui.schemas.form_model import form
+from penstock.ui.formatting import sentence
 
 
 @page("/schemas/{id:uuid}/edit", "Edit schema")

@@ -6,15 +6,15 @@ from typing import Any
 
 from nicegui import ui
 
-from penstock.core import lifecycle
+from penstock.core.registry import lifecycle
 from penstock.core.caller import Role
-from penstock.core.lifecycle import EDITABLE, MEMBERS, State
-from penstock.ui.api import Problem
-from penstock.ui.frame import Visit, leave, once, unsaved
+from penstock.core.registry.lifecycle import EDITABLE, MEMBERS, State
+from penstock.ui.api_client import Problem
+from penstock.ui.layout import Visit, leave, once, unsaved
 from penstock.ui.schemas import dialogs
 from penstock.ui.schemas.dialogs import Choice
 from penstock.ui.schemas.field_row import focus
-from penstock.ui.schemas.fields import Form, Row, complaints, form, placed
+from penstock.ui.schemas.form_model import Form, Row, complaints, form, placed
 from penstock.ui.schemas.form import SchemaForm
 
 READS_ONLY = "You may look at schemas. To make or change them you need the role analytics.developer."

@@ -5,8 +5,8 @@ from typing import Any
 
 from nicegui import ui
 
-from penstock.ui.frame import named
-from penstock.ui.schemas.fields import TYPES, Row
+from penstock.ui.layout import named
+from penstock.ui.schemas.form_model import TYPES, Row
 from penstock.ui.schemas.inputs import Input, Select, Textarea, bounded
 
 

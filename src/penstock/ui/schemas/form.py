@@ -6,10 +6,10 @@ from typing import Any
 
 from nicegui import ui
 
-from penstock.ui.frame import subheading, unsaved
-from penstock.ui.grid import pager
+from penstock.ui.layout import subheading, unsaved
+from penstock.ui.data_table import pager
 from penstock.ui.schemas.field_row import FieldRow, focus
-from penstock.ui.schemas.fields import Form, Row, Told, row_of, without
+from penstock.ui.schemas.form_model import Form, Row, Told, row_of, without
 from penstock.ui.schemas.inputs import Input, Textarea, bounded
 
 ROWS = 50  # fields on the screen at once

@@ -5,11 +5,12 @@ from typing import Any
 
 from nicegui import ui
 
-from penstock.ui import shown, states
-from penstock.ui.api import Api
-from penstock.ui.frame import subheading, told
-from penstock.ui.grid import Column, grid
-from penstock.ui.schemas import changes
+from penstock.ui import formatting as shown
+from penstock.ui import lifecycle_badges as states
+from penstock.ui.api_client import Api
+from penstock.ui.layout import subheading, told
+from penstock.ui.data_table import Column, grid
+from penstock.ui.schemas import diff_text as changes
 
 TOP = 50
 VERSIONS = (

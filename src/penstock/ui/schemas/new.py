@@ -2,12 +2,12 @@
 
 from nicegui import ui
 
-from penstock.core import gts
+from penstock.core.registry import gts
 from penstock.core.caller import Role
-from penstock.ui.api import quoted
-from penstock.ui.frame import Visit, heading, page, trouble
+from penstock.ui.api_client import quoted
+from penstock.ui.layout import Visit, heading, page, trouble
 from penstock.ui.schemas.editor import READS_ONLY, Editor
-from penstock.ui.schemas.fields import Form
+from penstock.ui.schemas.form_model import Form
 
 
 @page("/schemas/new", "New schema")

@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects.postgresql import JSONB, TEXT, VARCHAR
 
-from penstock.catalog.upgrade import protect
+from penstock.catalog.migrate import protect
 
 revision = "0005"
 down_revision = "0004"
