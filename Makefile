@@ -1,42 +1,49 @@
-# The front door. Every target sets up what it needs by itself.
+# Every target sets up what it needs.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 BENCH  := $(VENV)/.bench-ready
-PYTEST := $(BIN)/pytest -n logical --maxprocesses 4  # a process for each core
+PYTEST := $(BIN)/pytest -n logical --maxprocesses 4  # one process per core
 
-.PHONY: help setup demo serve test soak check bench docs screenshots lock clean
+QUICK  := not (spark or cluster or postgres or browser or container or slow)
+T      ?= tests
 
-help:              ## what there is
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 13
+.PHONY: help setup demo serve quick test soak check bench docs screenshots release-check lock clean
 
-setup: $(READY)    ## the virtual environment with the locked dependencies
+help:              ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 15
 
-demo: $(READY)     ## the main job, end to end, in a new demo-workspace
+setup: $(READY)    ## create .venv with the locked dependencies
+
+demo: $(READY)     ## run the demo end to end in a new demo-workspace
 	@rm -rf demo-workspace
 	@$(BIN)/penstock demo --keep demo-workspace --serve-with 'make serve'
 
-serve: $(READY) demo-workspace  ## the service and its page, on the demo's workspace
+serve: $(READY) demo-workspace  ## serve the demo's workspace with its web page
 	@$(BIN)/penstock serve --dev --workspace demo-workspace/lake
 
-test: $(READY)     ## everything, sized for CI
-	@tools/system-packages
-	@$(PYTEST)
+quick: $(READY)    ## run the tests that need no Spark, PostgreSQL, browser or container (about a minute)
+	@PENSTOCK_QUICK=1 $(PYTEST) -q -m '$(QUICK)' $(T)
 
-soak: $(READY)     ## the same checks with the full numbers
+test: $(READY)     ## run all tests, or some: make test T=tests/rest
 	@tools/system-packages
-	@PENSTOCK_SOAK=1 $(PYTEST)
+	@$(PYTEST) $(T)
 
-check: $(READY)    ## style, types, who imports whom, generated docs
+soak: $(READY)     ## run all tests with the full numbers
+	@tools/system-packages
+	@PENSTOCK_SOAK=1 $(PYTEST) $(T)
+
+check: $(READY)    ## check style, types, words, imports and generated pages
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/python -m tools.words
 	@$(BIN)/python -m tools.docs --check
 	@$(BIN)/python -m tools.proto --check
 
-bench: $(BENCH)    ## measure, beside others, in one run
+bench: $(BENCH)    ## measure Penstock beside other tools, in one run
 	@$(BIN)/python bench/commit.py
 	@$(BIN)/python bench/scan.py
 	@$(BIN)/python bench/merge.py
@@ -45,22 +52,26 @@ bench: $(BENCH)    ## measure, beside others, in one run
 	@$(BIN)/python bench/registry.py
 	@$(BIN)/python bench/queries.py
 	@$(BIN)/python bench/flight.py
+	@$(BIN)/python bench/overload.py
 
 docs: $(READY)     ## write the generated pages
 	@$(BIN)/python -m tools.docs
 
-screenshots: $(READY) ## a picture of every page (build/screenshots); the README shows three
+screenshots: $(READY) ## take a screenshot of every page (build/screenshots)
 	@tools/system-packages
 	@$(BIN)/python -m tools.screenshots
 
+release-check: check test  ## check that the tree can be released: changelog, version, wheel, clean tree
+	@$(BIN)/python -m tools.release
+
 LOCK := uv pip compile -q --generate-hashes --universal --no-header --no-annotate --no-emit-index-url --python-version 3.11
-lock:              ## choose versions anew (needs uv)
+lock:              ## resolve the dependencies again (needs uv)
 	$(LOCK) --all-extras --group dev pyproject.toml -o requirements.lock
 	$(LOCK) --all-extras -c requirements.lock pyproject.toml -o requirements-run.lock
 	$(LOCK) --group pyproject.toml:build -c requirements.lock -o requirements-build.lock
 	$(LOCK) --all-extras --group bench -c requirements.lock pyproject.toml -o bench/requirements.lock
 
-clean:             ## forget the environment and the demo
+clean:             ## remove the environment and the demo
 	rm -rf $(VENV) demo-workspace .demo-workspace-* .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 demo-workspace:

@@ -1,7 +1,7 @@
-"""How long a commit takes, and how long it takes to open a table and find the files of one key.
+"""Benchmark commits, and the time to open a table and find the files of one key.
 
-Penstock stands beside deltalake and pyiceberg, at few and at many versions, all in one run. Every
-version appended one row, and so one file. Whose table has how many versions takes turns, call by call.
+Penstock is compared with deltalake and pyiceberg at few and at many versions in one run. Every version appended one
+row and so one file. The tables are measured in turns, call by call.
 """
 
 import argparse
@@ -32,11 +32,11 @@ NAME = "bench.rows"
 
 @dataclass(frozen=True)
 class Numbers:
-    alone: tuple[int, ...]  # versions at which Penstock is measured by itself
+    alone: tuple[int, ...]  # versions at which only Penstock is measured
     beside: tuple[int, ...]  # versions at which all are measured
     samples: int
     full_plans: int
-    at_most: float  # seconds for one measurement of one table; the slowest get fewer samples
+    at_most: float  # seconds per measurement and table; slow ones get fewer samples
 
 
 FULL = Numbers(alone=(1_000, 20_000), beside=(10, 500), samples=300, full_plans=40, at_most=25)
@@ -44,11 +44,11 @@ QUICK = Numbers(alone=(200,), beside=(10,), samples=20, full_plans=5, at_most=5)
 
 
 class System(Protocol):
-    """A kind of table. `append` goes through what a writer would keep open; plans open everything anew."""
+    """A table format. `append` uses an open writer; a plan opens the table again."""
 
     def append(self, rows: pa.Table) -> None: ...
     def open_and_plan(self, key: int | None) -> int:
-        """How many files have to be read for one id, or for all."""
+        """Return the number of files that must be read for one id, or for all."""
         ...
 
     def close(self) -> None: ...
@@ -57,7 +57,7 @@ class System(Protocol):
 class Penstock:
     def __init__(self, folder: Path, settings: Settings) -> None:
         self._settings = replace(settings, workspace=folder)
-        # Growing needs no flush; who measures appends opens again, as the settings say.
+        # Growing needs no flush. Measured appends use the given settings.
         with penstock.open(settings=replace(self._settings, durable=False), create=True) as lake:
             lake.create(NAME, schema=SCHEMA)
         self._lake = penstock.open(settings=self._settings)
@@ -74,7 +74,7 @@ class Penstock:
 
     def open_and_plan(self, key: int | None) -> int:
         with penstock.open(settings=self._settings) as lake:
-            return len(lake.dataset(NAME).now().files(None if key is None else f"id = {key}"))
+            return len(lake.dataset(NAME).current().files(None if key is None else f"id = {key}"))
 
     def close(self) -> None:
         self._lake.close()
@@ -89,7 +89,7 @@ class Delta:
         write_deltalake(self._path, rows, mode="append")
 
     def open_and_plan(self, key: int | None) -> int:
-        # The fastest of its ways: get_add_actions and a filter is close, to_pyarrow_dataset().get_fragments far behind.
+        # The fastest variant: get_add_actions with a filter is close, to_pyarrow_dataset().get_fragments is much slower.
         return len(DeltaTable(self._path).file_uris(file_pruning_predicate=None if key is None else f"id = {key}"))
 
     def close(self) -> None:
@@ -99,8 +99,8 @@ class Delta:
 class Iceberg:
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
-        self._place = {"uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}"}
-        self._catalog = SqlCatalog("bench", **self._place)
+        self._location = {"uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}"}
+        self._catalog = SqlCatalog("bench", **self._location)
         self._catalog.create_namespace("bench")
         self._table = self._catalog.create_table(NAME, SCHEMA)
 
@@ -108,10 +108,10 @@ class Iceberg:
         self._table.append(rows)
 
     def open_and_plan(self, key: int | None) -> int:
-        catalog = SqlCatalog("bench", **self._place)
+        catalog = SqlCatalog("bench", **self._location)
         try:
-            wanted = AlwaysTrue() if key is None else EqualTo("id", key)
-            return len(list(catalog.load_table(NAME).scan(wanted).plan_files()))
+            row_filter = AlwaysTrue() if key is None else EqualTo("id", key)
+            return len(list(catalog.load_table(NAME).scan(row_filter).plan_files()))
         finally:
             catalog.close()
 
@@ -120,7 +120,7 @@ class Iceberg:
 
 
 class Bare:
-    """No table at all: a Parquet file in a folder. Nobody who writes Parquet can be faster."""
+    """A Parquet file in a folder without a table format: the lower bound."""
 
     def __init__(self, folder: Path, *, durable: bool) -> None:
         folder.mkdir()
@@ -140,11 +140,11 @@ class Bare:
 
 
 class Grown:
-    """A table of so many versions. One that measured appends have made three times as long is made anew."""
+    """A table with a number of versions. It is created again when measured appends have tripled its versions."""
 
-    def __init__(self, place: Path, make: Callable[[Path], System], versions: int) -> None:
-        self._place, self._make, self.versions = place, make, versions
-        self._built = self._asked = 0
+    def __init__(self, path: Path, make: Callable[[Path], System], versions: int) -> None:
+        self._location, self._make, self.versions = path, make, versions
+        self._built = self._plans_done = 0
         self._build()
 
     def append(self, count: int) -> float:
@@ -152,12 +152,12 @@ class Grown:
             self.system.close()
             self._build()
         if not self._added:
-            self._append(1)  # the first append of a writer takes its lease, too; that is not what is measured
+            self._append(1)  # not measured: the first append of a writer also acquires its lease
         return self._append(count)
 
     def find_one(self) -> float:
-        self._asked += 1
-        return self._plan(self._asked * 7919 % self.versions, files=1)
+        self._plans_done += 1
+        return self._plan(self._plans_done * 7919 % self.versions, files=1)
 
     def list_all(self) -> float:
         return self._plan(None, files=self.versions)
@@ -175,10 +175,10 @@ class Grown:
         return seconds(lambda: self.system.append(rows))
 
     def _build(self) -> None:
-        folder = self._place / str(self._built)
+        folder = self._location / str(self._built)
         if self._built:
-            shutil.rmtree(self._place / str(self._built - 1))
-        self._place.mkdir(exist_ok=True)
+            shutil.rmtree(self._location / str(self._built - 1))
+        self._location.mkdir(exist_ok=True)
         self._built += 1
         self.system = self._make(folder)
         if isinstance(self.system, Penstock):
@@ -203,7 +203,7 @@ def main() -> None:
     print(f"\nalso in {report.save()}")
 
 
-Case = tuple[str, int]  # whose table, of how many versions
+Case = tuple[str, int]  # name of the system and number of versions
 Times = dict[Case, list[float]]
 
 
@@ -217,16 +217,16 @@ class Found:
 
 def measure(report: Report, numbers: Numbers, folder: Path, postgres: str | None) -> None:
     ours: dict[str, Callable[[Path], System]] = {
-        "Penstock": lambda place: Penstock(place, Settings()),
-        "Penstock, not durable": lambda place: Penstock(place, Settings(durable=False)),
+        "Penstock": lambda path: Penstock(path, Settings()),
+        "Penstock, not durable": lambda path: Penstock(path, Settings(durable=False)),
     }
     if postgres:
-        ours["Penstock on PostgreSQL"] = lambda place: Penstock(place, Settings(database_url=postgres))
+        ours["Penstock on PostgreSQL"] = lambda path: Penstock(path, Settings(database_url=postgres))
     peers: dict[str, Callable[[Path], System]] = {"deltalake": Delta, "pyiceberg": Iceberg}
     sizes = sorted((*numbers.alone, *numbers.beside))
-    wanted = [(who, make, n) for who, make in ours.items() for n in sizes]
-    wanted += [(who, make, n) for who, make in peers.items() for n in numbers.beside]
-    tables = {(who, n): Grown(folder / str(i), make, n) for i, (who, make, n) in enumerate(wanted)}
+    table_specs = [(who, make, n) for who, make in ours.items() for n in sizes]
+    table_specs += [(who, make, n) for who, make in peers.items() for n in numbers.beside]
+    tables = {(who, n): Grown(folder / str(i), make, n) for i, (who, make, n) in enumerate(table_specs)}
     floors = {
         ("a bare Parquet file, flushed", 0): Bare(folder / "flushed", durable=True),
         ("a bare Parquet file", 0): Bare(folder / "bare", durable=False),
@@ -249,7 +249,7 @@ def _measured(tables: dict[Case, Grown], floors: dict[Case, Bare], numbers: Numb
         bare = {case: partial(seconds, partial(floor.append, rows)) for case, floor in floors.items()}
         return turns(lambda grown: grown.append(count), numbers.samples, bare)
 
-    # Plans first: they want tables of exactly so many versions.
+    # Plans first: they need tables with the exact number of versions.
     one, whole = turns(Grown.find_one, numbers.samples), turns(Grown.list_all, numbers.full_plans)
     found = Found(appends(1), appends(1000), one, whole)
     for grown in tables.values():
@@ -296,9 +296,9 @@ def _case(case: Case) -> tuple[str, str]:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few samples of small tables, to see that it runs")
-    parser.add_argument("--postgres", metavar="URL", help="measure with this catalog besides; it keeps the rows")
-    parser.add_argument("--folder", help="where the tables are made for a while (a disk, not a memory file system)")
+    parser.add_argument("--quick", action="store_true", help="few samples of small tables, to check that it runs")
+    parser.add_argument("--postgres", metavar="URL", help="also measure with this catalog; the rows stay in it")
+    parser.add_argument("--folder", help="folder for temporary tables (on a disk, not in memory)")
     return parser.parse_args()
 
 

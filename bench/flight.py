@@ -1,9 +1,9 @@
-"""What rows cost over Arrow Flight: many in one stream, one at a time from many clients, and changed by their ids.
+"""Benchmark Arrow Flight: large streams, single-row inserts of many clients, and updates by row id.
 
-Penstock is a real `penstock serve --dev`, asked by pyarrow's client. Streams stand beside a bare Flight server of
-pyarrow's in a process of its own, which writes and reads the same Parquet without a catalog or a flush. Inserts of one
-row come from processes that each have a connection, and stand beside as many processes that append with deltalake.
-Updates stand beside deltalake's merge on the same files. All take turns; what each leaves behind is checked.
+Penstock is a real `penstock serve --dev`, used through pyarrow's client. Streams are compared with a plain pyarrow Flight
+server in its own process, which writes and reads the same Parquet without a catalog or a flush. Single-row inserts come
+from processes with one connection each, and are compared with as many processes that append with deltalake. Updates are
+compared with deltalake's merge on the same files. All run in turns, and their results are checked.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from flighters import connect, get, put, update
 from measure import Grid, Report, interleaved, median_and_p99, seconds
 from rows import SCHEMA, table, wide
 
-# Penstock and deltalake are imported where they are used: processes that only insert import this file, too.
+# Penstock and deltalake are imported where they are used, because processes that only insert import this file, too.
 
 OURS, BARE, DELTA = "Penstock", "bare", "deltalake"
 NOT_STREAMED = "deltalake, source not streamed"
@@ -43,7 +43,7 @@ INSERT, GET = "INSERT", "DoGet"
 BATCH_ROWS = 64 << 10
 FILES, IDS = 20, 100
 TWO, ALL = f"in 2 of {FILES} files", f"in all {FILES} files"
-THROUGHPUT, MANY_CLIENTS = 0.8, 5.0  # what is wanted: of the bare server's throughput, times deltalake's appends
+THROUGHPUT, MANY_CLIENTS = 0.8, 5.0  # goals: share of the plain server's throughput, multiple of deltalake's appends
 FASTER = {TWO: 2.0, ALL: 1.0}
 
 
@@ -52,9 +52,9 @@ class Numbers:
     streamed: int  # rows of a stream
     rounds: int
     clients: tuple[int, ...]
-    writing: float  # seconds that clients write
-    turns: int  # that so many clients have
-    rows: int  # of the table that is updated
+    writing: float  # seconds of a round of inserts
+    turns: int  # rounds of inserts per number of clients
+    rows: int  # rows of the updated table
     updates: int
 
 
@@ -62,14 +62,14 @@ FULL = Numbers(2_000_000, rounds=7, clients=(1, 8, 32), writing=10, turns=3, row
 QUICK = Numbers(300_000, rounds=2, clients=(1, 4), writing=2, turns=1, rows=200_000, updates=1)
 
 
-# The places.
+# Servers.
 
 
 @contextmanager
 def serving(workspace: Path, log: Path) -> Iterator[str]:
     words = ["serve", "--dev", "--http-port", "0", "--flight-port", "0", "--json", "--workspace", str(workspace)]
     command = [sys.executable, "-c", "from penstock.cli import main; main()", *words]
-    with log.open("w") as told, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=told) as process:
+    with log.open("w") as log_file, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log_file) as process:
         try:
             assert process.stdout
             lines = iter(process.stdout.readline, b"}\n")
@@ -79,13 +79,13 @@ def serving(workspace: Path, log: Path) -> Iterator[str]:
 
 
 @contextmanager
-def serving_bare(place: Path, like: Sequence[str]) -> Iterator[str]:
+def serving_bare(target_path: Path, like: Sequence[str]) -> Iterator[str]:
     context = get_context("spawn")
-    heard, told = context.Pipe(duplex=False)
-    process = context.Process(target=flighters.serve_bare, args=(str(place), like, told))
+    receiver, log_file = context.Pipe(duplex=False)
+    process = context.Process(target=flighters.serve_bare, args=(str(target_path), like, log_file))
     process.start()
     try:
-        yield f"grpc://127.0.0.1:{heard.recv()}"
+        yield f"grpc://127.0.0.1:{receiver.recv()}"
     finally:
         process.terminate()
         process.join()
@@ -94,29 +94,29 @@ def serving_bare(place: Path, like: Sequence[str]) -> Iterator[str]:
 @dataclass
 class Ground:
     folder: Path
-    lake: Any  # the workspace that is served, opened in this process, which flushes nothing
+    lake: Any  # the served workspace, opened in this process without flushes
     client: fl.FlightClient
     address: str
 
     def make(self, name: str, pieces: Sequence[pa.Table | str]) -> list[str]:
-        """A dataset with a file for each piece: the paths of the files."""
+        """Create a dataset with a file for each piece, and return the paths of the files."""
         dataset = self.lake.create(name, pieces[0])
         for piece in pieces[1:]:
             dataset.append(piece)
-        paths = dataset.now().paths()
+        paths = dataset.current().paths()
         assert len(paths) == len(pieces)
         return list(paths)
 
 
-# Many rows in one stream.
+# Large streams.
 
 
 def streams(ground: Ground, bare: fl.FlightClient, rows: pa.Table, numbers: Numbers) -> dict[tuple[str, str], Any]:
     batches = rows.combine_chunks().to_batches(max_chunksize=BATCH_ROWS)
-    asked = {OURS: ground.client, BARE: bare}
+    flight_clients = {OURS: ground.client, BARE: bare}
 
     def inserted(client: fl.FlightClient) -> float:
-        os.sync()  # what others left to be written is not to be written in this one's time
+        os.sync()  # pending writes of other jobs must not count
         return seconds(lambda: put(client, WRITTEN, batches))
 
     def read(client: fl.FlightClient) -> float:
@@ -125,24 +125,24 @@ def streams(ground: Ground, bare: fl.FlightClient, rows: pa.Table, numbers: Numb
         assert sum(found) == rows.num_rows
         return taken
 
-    for client in asked.values():
+    for client in flight_clients.values():
         inserted(client)
         read(client)
     _assert_alike(ground, rows)
-    jobs = {(INSERT, who): partial(inserted, client) for who, client in asked.items()}
-    jobs |= {(GET, who): partial(read, client) for who, client in asked.items()}
+    jobs = {(INSERT, who): partial(inserted, client) for who, client in flight_clients.items()}
+    jobs |= {(GET, who): partial(read, client) for who, client in flight_clients.items()}
     return interleaved(jobs, numbers.rounds)
 
 
 def _assert_alike(ground: Ground, rows: pa.Table) -> None:
-    """Both have written all rows, in the same way."""
-    ours, bare = ground.lake.dataset(WRITTEN).now().paths()[-1], str(ground.folder / "bare.parquet")
+    """Check that both servers have written all rows with the same encodings."""
+    ours, bare = ground.lake.dataset(WRITTEN).current().paths()[-1], str(ground.folder / "bare.parquet")
     assert pads.dataset([bare]).to_table().equals(rows.cast(pads.dataset([bare]).schema))
     assert ground.lake.dataset(WRITTEN).to_arrow()["id"].equals(rows["id"])
     assert flighters.dictionaries(ours) == flighters.dictionaries(bare)
 
 
-def _told_streams(took: dict[tuple[str, str], list[float]], rows: pa.Table, numbers: Numbers) -> Grid:
+def _streams_table(took: dict[tuple[str, str], list[float]], rows: pa.Table, numbers: Numbers) -> Grid:
     size = rows.nbytes / 1e6
     lines = []
     for (what, who), times in took.items():
@@ -162,12 +162,12 @@ def _told_streams(took: dict[tuple[str, str], list[float]], rows: pa.Table, numb
     return Grid(
         f"Seconds for {rows.num_rows:,} rows of {rows.num_columns} columns ({size:,.0f} MB) in one stream of batches of "
         f"{BATCH_ROWS:,} rows; {numbers.rounds} rounds",
-        ["", "best", "median", "MB/s", "throughput by best", "by median", "wanted", "holds"],
+        ["", "best", "median", "MB/s", "throughput by best", "by median", "goal", "reached"],
         lines,
     )
 
 
-# One row at a time.
+# Single-row inserts.
 
 
 def small(ground: Ground, numbers: Numbers) -> dict[tuple[int, str], list[flighters.Wrote]]:
@@ -183,13 +183,15 @@ def small(ground: Ground, numbers: Numbers) -> dict[tuple[int, str], list[flight
             wrote = flighters.side_by_side(
                 flighters.over_flight, (ground.address, f"bench.{name}"), clients, numbers.writing
             )
-            there = ground.lake.dataset(f"bench.{name}").now().num_rows
+            there = ground.lake.dataset(f"bench.{name}").current().num_rows
         else:
-            place = str(ground.folder / name)
-            DeltaTable.create(place, SCHEMA)
-            wrote = flighters.side_by_side(flighters.by_deltalake, (place,), clients, numbers.writing)
-            there = DeltaTable(place).count()
-        assert there == len(wrote.took) + 2 * clients, "what was acknowledged is not there"  # the first, and the last
+            target_path = str(ground.folder / name)
+            DeltaTable.create(target_path, SCHEMA)
+            wrote = flighters.side_by_side(flighters.by_deltalake, (target_path,), clients, numbers.writing)
+            there = DeltaTable(target_path).count()
+        assert there == len(wrote.took) + 2 * clients, (
+            "acknowledged rows are missing"
+        )  # the first and the last insert of each client
         found.setdefault((clients, who), []).append(wrote)
         return numbers.writing
 
@@ -200,7 +202,7 @@ def small(ground: Ground, numbers: Numbers) -> dict[tuple[int, str], list[flight
     return found
 
 
-def _told_small(found: dict[tuple[int, str], list[flighters.Wrote]], numbers: Numbers) -> Grid:
+def _small_table(found: dict[tuple[int, str], list[flighters.Wrote]], numbers: Numbers) -> Grid:
     lines = []
     for clients in numbers.clients:
         rates = {who: median(wrote.rate for wrote in found[clients, who]) for who in (OURS, DELTA)}
@@ -216,14 +218,14 @@ def _told_small(found: dict[tuple[int, str], list[flighters.Wrote]], numbers: Nu
     ours = [f"{OURS}: {word}" for word in ("inserts/s", "p50", "p99")]
     theirs = [f"{DELTA}: {word}" for word in ("appends/s", "p50", "p99")]
     return Grid(
-        f"Inserts of one row a second, durable, and milliseconds of each; clients are processes; "
+        f"Durable single-row inserts per second, and milliseconds of each; clients are processes; "
         f"{numbers.turns} × {numbers.writing:.0f} s",
-        ["clients", *ours, *theirs, "ratio", "wanted", "holds"],
+        ["clients", *ours, *theirs, "ratio", "goal", "reached"],
         lines,
     )
 
 
-# Rows changed by their ids.
+# Updates by row id.
 
 
 def updates(ground: Ground, numbers: Numbers) -> dict[tuple[str, str], list[float]]:
@@ -239,16 +241,16 @@ def updates(ground: Ground, numbers: Numbers) -> dict[tuple[str, str], list[floa
         ids = [first + key for key in source["id"].to_pylist()]
         os.sync()
         taken = seconds(lambda: update(ground.client, name, ids, source))
-        _assert_updated(ground.lake.dataset(name).now().paths(), source, numbers.rows)
+        _assert_updated(ground.lake.dataset(name).current().paths(), source, numbers.rows)
         return taken
 
     def theirs(streamed: bool, source: pa.Table) -> float:
-        place = ground.folder / f"delta_{next(number)}"
-        shutil.copytree(delta, place, copy_function=os.link)  # nobody writes into a file that is there
+        target_path = ground.folder / f"delta_{next(number)}"
+        shutil.copytree(delta, target_path, copy_function=os.link)  # no writer changes existing files
         os.sync()
-        taken = seconds(lambda: _merge(str(place), source, streamed))
-        _assert_updated(_live(place), source, numbers.rows)
-        shutil.rmtree(place)
+        taken = seconds(lambda: _merge(str(target_path), source, streamed))
+        _assert_updated(_live(target_path), source, numbers.rows)
+        shutil.rmtree(target_path)
         return taken
 
     jobs: dict[tuple[str, str], Callable[[], float]] = {}
@@ -261,22 +263,22 @@ def updates(ground: Ground, numbers: Numbers) -> dict[tuple[str, str], list[floa
     return interleaved(jobs, numbers.updates)
 
 
-def _as_delta(place: Path, paths: Sequence[str]) -> Path:
-    """The very same files with a Delta log beside them."""
+def _as_delta(target_path: Path, paths: Sequence[str]) -> Path:
+    """Create a Delta log for the same files."""
     from deltalake import convert_to_deltalake
 
-    place.mkdir()
+    target_path.mkdir()
     for path in paths:
-        os.link(path, place / Path(path).name)
-    convert_to_deltalake(str(place))
-    return place
+        os.link(path, target_path / Path(path).name)
+    convert_to_deltalake(str(target_path))
+    return target_path
 
 
-def _merge(place: str, source: pa.Table, streamed: bool) -> None:
+def _merge(target_path: str, source: pa.Table, streamed: bool) -> None:
     from deltalake import DeltaTable, WriterProperties
 
-    told = (
-        DeltaTable(place)
+    log_file = (
+        DeltaTable(target_path)
         .merge(
             source,
             "target.id = source.id",
@@ -288,17 +290,17 @@ def _merge(place: str, source: pa.Table, streamed: bool) -> None:
         .when_matched_update_all()
         .execute()
     )
-    assert told["num_target_rows_updated"] == source.num_rows
+    assert log_file["num_target_rows_updated"] == source.num_rows
 
 
-def _live(place: Path) -> list[str]:
+def _live(target_path: Path) -> list[str]:
     from deltalake import DeltaTable
 
-    return DeltaTable(place).file_uris()
+    return DeltaTable(target_path).file_uris()
 
 
 def _assert_updated(paths: Sequence[str], source: pa.Table, rows: int) -> None:
-    dataset = pads.dataset(list(paths), schema=SCHEMA)  # deltalake writes views of text
+    dataset = pads.dataset(list(paths), schema=SCHEMA)  # deltalake writes string views
     found = dataset.to_table(SCHEMA.names, filter=pc.field("id").isin(source["id"].combine_chunks()))
     assert dataset.count_rows() == rows
     assert found.sort_by("id").equals(source.sort_by("id"))
@@ -308,7 +310,7 @@ def _spread(amount: int, within: int) -> np.ndarray:
     return np.arange(amount, dtype=np.int64) * within // amount
 
 
-def _told_updates(took: dict[tuple[str, str], list[float]], numbers: Numbers) -> Grid:
+def _updates_table(took: dict[tuple[str, str], list[float]], numbers: Numbers) -> Grid:
     lines = []
     for (shape, who), times in took.items():
         judged = [""] * 4
@@ -319,7 +321,7 @@ def _told_updates(took: dict[tuple[str, str], list[float]], numbers: Numbers) ->
         lines.append([f"{shape}: {who}", f"{min(times):.3f}", f"{median(times):.3f}", *judged])
     return Grid(
         f"Seconds to update {IDS} rows of {numbers.rows:,}; {numbers.updates} rounds. Ratios: the faster deltalake ÷ Penstock",
-        ["rows lie", "best", "median", "ratio by best", "by median", "wanted", "holds"],
+        ["location of the rows", "best", "median", "ratio by best", "by median", "goal", "reached"],
         lines,
     )
 
@@ -343,29 +345,29 @@ def measure(report: Report, numbers: Numbers, folder: Path, only: Sequence[str])
             rows = wide(numbers.streamed)
             paths = ground.make(READ, [rows])
             lake.create(WRITTEN, rows.schema.empty_table())
-            with serving_bare(folder / "bare.parquet", paths) as place, connect(place) as bare:
-                report.add(_told_streams(streams(ground, bare, rows, numbers), rows, numbers))
+            with serving_bare(folder / "bare.parquet", paths) as target_path, connect(target_path) as bare:
+                report.add(_streams_table(streams(ground, bare, rows, numbers), rows, numbers))
         if "small" in only:
-            report.add(_told_small(small(ground, numbers), numbers))
+            report.add(_small_table(small(ground, numbers), numbers))
         if "updates" in only:
-            report.add(_told_updates(updates(ground, numbers), numbers))
+            report.add(_updates_table(updates(ground, numbers), numbers))
 
 
 def main() -> None:
-    asked = _options()
+    options = _options()
     packages = ["pyarrow", "grpcio", "deltalake", "sqlalchemy"]
-    report = Report("flight", "Rows over Arrow Flight", packages, quick=asked.quick)
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=asked.folder) as folder:
-        measure(report, QUICK if asked.quick else FULL, Path(folder), asked.only)
+    report = Report("flight", "Rows over Arrow Flight", packages, quick=options.quick)
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=options.folder) as folder:
+        measure(report, QUICK if options.quick else FULL, Path(folder), options.only)
     print(f"\nalso in {report.save()}")
 
 
 def _options() -> argparse.Namespace:
     parts = ("streams", "small", "updates")
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few clients and fewer rows, to see that it runs")
-    parser.add_argument("--only", nargs="+", choices=parts, default=parts, help="these parts, and not the others")
-    parser.add_argument("--folder", help="where the tables are made for a while (a disk, not a memory file system)")
+    parser.add_argument("--quick", action="store_true", help="few clients and fewer rows, to check that it runs")
+    parser.add_argument("--only", nargs="+", choices=parts, default=parts, help="run only these parts")
+    parser.add_argument("--folder", help="folder for temporary tables (on a disk, not in memory)")
     return parser.parse_args()
 
 

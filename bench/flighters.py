@@ -1,6 +1,6 @@
-"""Who speaks Flight in the measurements: pyarrow's client, a bare server, and processes that write one row at a time.
+"""Flight clients and a plain Flight server for the benchmarks, and processes that write single rows.
 
-Penstock and deltalake are imported where they are used: a process that inserts over Flight is not to hold them.
+Penstock and deltalake are imported where they are used, so that processes that insert over Flight do not hold them.
 """
 
 import json
@@ -19,12 +19,12 @@ import pyarrow.parquet as pq
 
 from rows import table
 
-CODEC, GROUP_ROWS = "zstd", 128 << 10  # as Penstock's
-_OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]  # else the channels of a process share one
+CODEC, GROUP_ROWS = "zstd", 128 << 10  # as in Penstock
+_OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]  # otherwise the channels of a process share a connection
 _PATIENCE = 300.0  # seconds
 
 
-# A client: pyarrow's own, for everybody.
+# Client of pyarrow.
 
 
 def connect(address: str) -> fl.FlightClient:
@@ -32,7 +32,7 @@ def connect(address: str) -> fl.FlightClient:
 
 
 def put(client: fl.FlightClient, name: str, batches: Sequence[pa.RecordBatch]) -> None:
-    """One insert of all batches; it is over when the server has answered."""
+    """Insert all batches, and wait for the response."""
     rows = sum(batch.num_rows for batch in batches)
     _put(client, {**_named(name), "operation": "insert", "expected_rows": rows}, batches)
 
@@ -50,8 +50,8 @@ def _put(client: fl.FlightClient, command: dict[str, Any], batches: Sequence[pa.
         assert answers.read() is not None
 
 
-def get(client: fl.FlightClient, name: str, **asked: Any) -> Iterator[pa.RecordBatch]:
-    ticket = fl.Ticket(json.dumps({**_named(name), **asked}))
+def get(client: fl.FlightClient, name: str, **command_members: Any) -> Iterator[pa.RecordBatch]:
+    ticket = fl.Ticket(json.dumps({**_named(name), **command_members}))
     return (chunk.data for chunk in client.do_get(ticket))
 
 
@@ -60,19 +60,19 @@ def _named(name: str) -> dict[str, str]:
     return {"schema_name": schema, "table_name": table_name}
 
 
-# A bare server: it knows two files' places, and keeps no promise.
+# Plain server without a catalog.
 
 
 class Bare(fl.FlightServerBase):
-    """Rows that come in become a Parquet file like Penstock's; those that go out are read from Penstock's files."""
+    """Writes received rows to a Parquet file like Penstock's, and returns rows of Penstock's files."""
 
-    def __init__(self, place: str, like: Sequence[str]) -> None:
+    def __init__(self, location: str, like: Sequence[str]) -> None:
         super().__init__("grpc://127.0.0.1:0")
-        self._place, self._like = place, list(like)
+        self._path, self._like = location, list(like)
 
     def do_put(self, _context: Any, _descriptor: Any, reader: Any, writer: Any) -> None:
         options = {"compression": CODEC, "use_dictionary": dictionaries(self._like[0]) or False}
-        with pq.ParquetWriter(self._place, reader.schema, **options) as file:
+        with pq.ParquetWriter(self._path, reader.schema, **options) as file:
             for group in _groups(chunk.data for chunk in reader):
                 file.write_table(group, row_group_size=GROUP_ROWS)
         writer.write(b"done")
@@ -81,15 +81,15 @@ class Bare(fl.FlightServerBase):
         return fl.RecordBatchStream(pads.dataset(self._like).scanner().to_reader())
 
 
-def serve_bare(place: str, like: Sequence[str], told: Pipe) -> None:
-    """Tell the port, and serve until somebody ends the process."""
-    with Bare(place, like) as server:
-        told.send(server.port)
+def serve_bare(location: str, like: Sequence[str], sender: Pipe) -> None:
+    """Report the port, and serve until the process is terminated."""
+    with Bare(location, like) as server:
+        sender.send(server.port)
         server.serve()
 
 
 def dictionaries(path: str) -> list[str]:
-    """The columns of a file that are coded by a dictionary."""
+    """Return the columns of a file with dictionary encoding."""
     group = pq.read_metadata(path).row_group(0)
     columns = [group.column(i) for i in range(group.num_columns)]
     return [column.path_in_schema for column in columns if "RLE_DICTIONARY" in column.encodings]
@@ -106,9 +106,9 @@ def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(held)
 
 
-# Processes that write one row, again and again.
+# Processes that write single rows.
 
-Writing = Callable[[int], None]  # the number of the row; it is there when the call is over
+Writing = Callable[[int], None]  # called with the number of the row; returns after the commit
 
 
 def over_flight(address: str, name: str) -> Writing:
@@ -116,15 +116,15 @@ def over_flight(address: str, name: str) -> Writing:
     return lambda number: put(client, name, table(1, number).to_batches())
 
 
-def by_deltalake(place: str) -> Writing:
+def by_deltalake(location: str) -> Writing:
     from deltalake import write_deltalake
     from deltalake.exceptions import CommitFailedError
 
     def write(number: int) -> None:
         rows = table(1, number)
         while True:
-            with suppress(CommitFailedError):  # others came first, more often than it tries by itself
-                write_deltalake(place, rows, mode="append")
+            with suppress(CommitFailedError):  # more conflicts than deltalake retries by itself
+                write_deltalake(location, rows, mode="append")
                 return
 
     return write
@@ -133,7 +133,7 @@ def by_deltalake(place: str) -> Writing:
 @dataclass
 class Wrote:
     seconds: float
-    took: list[float] = field(default_factory=list)  # by each row that was acknowledged in time
+    took: list[float] = field(default_factory=list)  # seconds of each acknowledged row
 
     @property
     def rate(self) -> float:
@@ -141,32 +141,32 @@ class Wrote:
 
 
 def side_by_side(opened: Callable[..., Writing], args: Sequence[str], processes: int, seconds: float) -> Wrote:
-    """So many processes that write as fast as they can, all from the same moment on."""
+    """Run processes that write as fast as they can, all starting at the same moment."""
     context = get_context("spawn")
     ready = context.Barrier(processes + 1)
     pipes = [context.Pipe(duplex=False) for _ in range(processes)]
     running = [
-        context.Process(target=_write, args=(opened, args, number, ready, seconds, told))
-        for number, (_, told) in enumerate(pipes)
+        context.Process(target=_write, args=(opened, args, number, ready, seconds, sender))
+        for number, (_, sender) in enumerate(pipes)
     ]
     for process in running:
         process.start()
     ready.wait(_PATIENCE)
     found = Wrote(seconds)
-    for heard, _ in pipes:
-        assert heard.poll(seconds + _PATIENCE), "a writer does not end"
-        found.took += heard.recv()
+    for receiver, _ in pipes:
+        assert receiver.poll(seconds + _PATIENCE), "a writer did not end in time"
+        found.took += receiver.recv()
     for process in running:
         process.join()
     return found
 
 
 def _write(
-    opened: Callable[..., Writing], args: Sequence[str], number: int, ready: Any, seconds: float, told: Pipe
+    opened: Callable[..., Writing], args: Sequence[str], number: int, ready: Any, seconds: float, sender: Pipe
 ) -> None:
     write = opened(*args)
     row = number * 1_000_000
-    write(row)  # everything is loaded and connected by now
+    write(row)  # warm-up: everything is loaded and connected
     ready.wait(_PATIENCE)
     end = time.perf_counter() + seconds
     took = []
@@ -178,4 +178,4 @@ def _write(
         if now > end:
             break
         took.append(now - begun)
-    told.send(took)
+    sender.send(took)

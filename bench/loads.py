@@ -1,7 +1,7 @@
-"""Ask a server again and again over a few connections that stay open, and note how long each answer took.
+"""HTTP load generator: send prepared requests over persistent connections and record the latencies.
 
-Requests are bytes that were made before, and of an answer only its status and its length are read: whoever asks
-shares the machine with whoever answers, and must not slow it down.
+Requests are prepared bytes, and only status and length of a response are parsed, because the load generator shares
+the machine with the server and must not slow it down.
 """
 
 import asyncio
@@ -9,24 +9,24 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-MARK = b"@@@@@@@@"  # the version's place in a request; blanks before a number are nothing to JSON
+MARK = b"@@@@@@@@"  # replaced by the version in a request; JSON ignores the leading spaces
 _LENGTH = b"\r\ncontent-length:"
-_PATIENCE = 30.0  # seconds, for the last answers
+_PATIENCE = 30.0  # seconds to wait for the last responses
 
 
 @dataclass(frozen=True)
 class Load:
     port: int
-    lines: Sequence[Sequence[bytes]]  # for each connection the requests that it sends in turn
+    lines: Sequence[Sequence[bytes]]  # requests of each connection, sent in turn
     seconds: float
-    versions: Sequence[Sequence[int]] = ()  # for each request the version that it has reached; none: it has no MARK
+    versions: Sequence[Sequence[int]] = ()  # current version of each request; empty: requests have no MARK
 
 
 @dataclass(frozen=True)
 class Outcome:
     seconds: float
-    took: list[float]  # by each answer
-    busy: float  # seconds of a core that asking took
+    took: list[float]  # seconds of each response
+    busy: float  # CPU seconds of the load generator
     versions: list[list[int]]
 
     @property
@@ -41,24 +41,24 @@ def run(load: Load) -> Outcome:
 async def _run(load: Load) -> Outcome:
     loop = asyncio.get_running_loop()
     busy, begun = time.process_time(), time.perf_counter()
-    asking = []
-    for place, requests in enumerate(load.lines):
-        versions = list(load.versions[place]) if load.versions else None
-        asked = _Connection(requests, versions, begun + load.seconds, loop.create_future())
-        await loop.create_connection(lambda asked=asked: asked, "127.0.0.1", load.port)  # type: ignore[misc]
-        asking.append(asked)
+    clients = []
+    for index, requests in enumerate(load.lines):
+        versions = list(load.versions[index]) if load.versions else None
+        client = _Connection(requests, versions, begun + load.seconds, loop.create_future())
+        await loop.create_connection(lambda client=client: client, "127.0.0.1", load.port)  # type: ignore[misc]
+        clients.append(client)
     async with asyncio.timeout(load.seconds + _PATIENCE):
-        await asyncio.gather(*(each.over for each in asking))
+        await asyncio.gather(*(each.over for each in clients))
     return Outcome(
         time.perf_counter() - begun,
-        [each for asked in asking for each in asked.took],
+        [each for client in clients for each in client.took],
         time.process_time() - busy,
-        [asked.versions or [] for asked in asking],
+        [client.versions or [] for client in clients],
     )
 
 
 class _Connection(asyncio.Protocol):
-    """One request at a time: the next is sent when the last was answered."""
+    """Sends one request at a time: the next one after the response to the last one."""
 
     def __init__(
         self, requests: Sequence[bytes], versions: list[int] | None, until: float, over: "asyncio.Future[None]"
@@ -66,7 +66,7 @@ class _Connection(asyncio.Protocol):
         self._requests, self.versions, self._until, self.over = requests, versions, until, over
         self.took: list[float] = []
         self._next = 0
-        self._got, self._wanted = b"", 0
+        self._got, self._response_bytes = b"", 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -75,18 +75,18 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._got += data
-        if not self._wanted:
+        if not self._response_bytes:
             end = self._got.find(b"\r\n\r\n")
             if end < 0:
                 return
             at = self._got.find(_LENGTH, 0, end) + len(_LENGTH)
-            self._wanted = end + 4 + int(self._got[at : self._got.find(b"\r", at)])
-        if len(self._got) >= self._wanted:
+            self._response_bytes = end + 4 + int(self._got[at : self._got.find(b"\r", at)])
+        if len(self._got) >= self._response_bytes:
             self._answered()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.over.done():
-            self.over.set_exception(exc or ConnectionError("the server closed a connection that was in use"))
+            self.over.set_exception(exc or ConnectionError("The server closed a connection in use"))
 
     def _answered(self) -> None:
         now = time.perf_counter()
@@ -108,6 +108,6 @@ class _Connection(asyncio.Protocol):
         request = self._requests[self._next]
         if self.versions:
             request = request.replace(MARK, b"%8d" % self.versions[self._next])
-        self._got, self._wanted = b"", 0
+        self._got, self._response_bytes = b"", 0
         self._sent = time.perf_counter()
         self._transport.write(request)

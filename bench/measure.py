@@ -1,4 +1,4 @@
-"""Time things side by side, and tell what was found: on the screen, and as Markdown in bench/out."""
+"""Run benchmarks in turns, and report the results on the screen and as Markdown in bench/out."""
 
 import os
 import platform
@@ -26,9 +26,9 @@ def seconds(act: Callable[[], object]) -> float:
 def interleaved(
     jobs: Mapping[Name, Callable[[], float]], times: int, *, at_most: float = float("inf")
 ) -> dict[Name, list[float]]:
-    """Let every job measure itself in turn, again and again, so that noise from outside hits all alike.
+    """Run all jobs in turn, several times, so that noise affects all of them alike.
 
-    A job that has measured `at_most` seconds rests while the others go on.
+    A job that has run for `at_most` seconds is skipped while the others continue.
     """
     found: dict[Name, list[float]] = {name: [] for name in jobs}
     for _ in range(times):
@@ -61,7 +61,7 @@ class Report:
     tables: list["Grid"] = field(default_factory=list)
 
     def add(self, grid: "Grid") -> None:
-        """Say a table now, and keep it for `save`."""
+        """Print a table, and keep it for `save`."""
         if not self.tables:
             print(f"{self.title}\n{self.facts}")
         self.tables.append(grid)
@@ -69,17 +69,17 @@ class Report:
 
     def save(self) -> Path:
         OUT.mkdir(exist_ok=True)
-        place = OUT / f"{self.name}.md"
+        path = OUT / f"{self.name}.md"
         parts = [f"# {self.title}", self.facts, *(grid.markdown() for grid in self.tables)]
-        place.write_text("\n\n".join(parts) + "\n", "utf-8")
-        return place
+        path.write_text("\n\n".join(parts) + "\n", "utf-8")
+        return path
 
     @cached_property
     def facts(self) -> str:
         packages = ", ".join(f"{name} {version(name)}" for name in self.packages)
         load = f"load {self.load:.1f} before and {os.getloadavg()[0]:.1f} after"
         machine = f"{os.cpu_count()} cores ({_processor()}, {platform.system()} {platform.release()}), {load}"
-        how = " · a quick run: too few samples to quote" if self.quick else ""
+        how = " · quick run: too few samples to quote" if self.quick else ""
         return f"{self.begun:%Y-%m-%d %H:%M} UTC · {machine} · Python {platform.python_version()}, {packages}{how}"
 
 
@@ -101,8 +101,8 @@ class Grid:
         return f"**{self.caption}**\n\n{table}"
 
 
-def _aligned(cell: str, width: int, place: int) -> str:
-    return cell.rjust(width) if place else cell.ljust(width)
+def _aligned(cell: str, width: int, path: int) -> str:
+    return cell.rjust(width) if path else cell.ljust(width)
 
 
 def _processor() -> str:

@@ -1,8 +1,8 @@
-"""How long a merge into a directory of Parquet files takes, and how much memory.
+"""Benchmark merges into a directory of Parquet files: time and peak memory.
 
-Penstock's engines stand beside fsspeckit, deltalake and a script for DuckDB, and over floors: the same files
-read and written anew without any merging. Every merge has a process of its own, so that its peak memory is its
-own, and a new copy of the target. All take turns. What the first merge of each leaves behind is checked.
+Penstock's engines are compared with fsspeckit, deltalake and a DuckDB script, and with lower bounds: the same files
+read and written without a merge. Every merge runs in its own process on a new copy of the target, so that its peak
+memory is its own. All run in turns. The result of the first merge of each case is checked.
 """
 
 import argparse
@@ -30,12 +30,12 @@ from measure import Grid, Report, interleaved
 from mergers import CODEC, CORES, GROUP_ROWS, KEY, Done, Merger, Task
 from rows import SCHEMA, table
 
-# Peers and DuckDB are imported where they are used: a process that merges without them is not to hold them.
+# Peers and DuckDB are imported where they are used, so that other processes do not hold them in memory.
 
 STRATEGIES = ("upsert", "insert", "update", "full_merge", "deduplicate")
-REWRITING = ("upsert", "update", "deduplicate")  # those that write the touched files anew
-ADDING = ("insert", "full_merge")  # those that need no more of the target than its keys
-FSSPECKIT = ("upsert", "insert", "update", "deduplicate")  # it has no full merge
+REWRITING = ("upsert", "update", "deduplicate")  # strategies that rewrite the touched files
+ADDING = ("insert", "full_merge")  # strategies that only read the keys of the target
+FSSPECKIT = ("upsert", "insert", "update", "deduplicate")  # fsspeckit has no full merge
 FILES, MANY = 20, 200
 TWO, ALL, OF_MANY = f"2 of {FILES} files", f"all {FILES} files", f"2 of {MANY} files"
 
@@ -45,8 +45,8 @@ class Who:
     merge: Merger
     strategies: tuple[str, ...] = STRATEGIES
     shapes: tuple[str, ...] = (TWO, ALL)
-    once: bool = False  # does one strategy stand for all of them?
-    slow: tuple[str, ...] = ()  # strategies that are left out unless they are asked for
+    once: bool = False  # one measured strategy represents all
+    slow: tuple[str, ...] = ()  # strategies that are measured with --slow only
 
 
 OURS = {
@@ -71,8 +71,8 @@ FLOORS = {
 }
 EVERYBODY = {**OURS, **PEERS, **FLOORS}
 
-AT_MOST = 6.0  # seconds that are measured of one case; slow ones get fewer rounds
-_ONLY = "measure what has these words in its name: --only Penstock,touched upsert 'all 20'"
+AT_MOST = 6.0  # seconds per case; slow cases get fewer rounds
+_ONLY = "measure only cases whose names contain these words: --only Penstock,touched upsert 'all 20'"
 
 
 @dataclass(frozen=True)
@@ -85,13 +85,13 @@ class Case:
         return f"{self.who}: {self.strategy}, {self.shape}"
 
 
-Look = Callable[[str, str, str], float | None]  # what was found of somebody, a strategy and a shape
+Look = Callable[[str, str, str], float | None]  # figure of an implementation, a strategy and a shape
 
 
 @dataclass(frozen=True)
-class Told:
+class MergeResult:
     seconds: float
-    cpu: float  # seconds, of all threads; they say more than the clock where others are at work
+    cpu: float  # CPU seconds of all threads, which are more reliable on a busy machine
     peak: int  # bytes
     done: Done
 
@@ -99,11 +99,11 @@ class Told:
 def main() -> None:
     options = _options()
     report = Report("merge", "Merging", ["pyarrow", "duckdb", "deltalake", "fsspeckit"], quick=options.quick)
-    wanted = _wanted(options.only, slow=options.slow)
+    cases_to_run = _list_cases(options.only, slow=options.slow)
     with tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=options.folder) as folder:
-        ground = Ground(Path(folder), options.rows // FILES, {case.shape for case in wanted})
+        ground = Ground(Path(folder), options.rows // FILES, {case.shape for case in cases_to_run})
         found = Found(ground)
-        jobs = {case: partial(found.measure, case) for case in wanted}
+        jobs = {case: partial(found.measure, case) for case in cases_to_run}
         found.times = interleaved(jobs, options.repeat, at_most=AT_MOST)
         ground.check_untouched()
     for shape in (TWO, ALL):
@@ -131,15 +131,15 @@ class Ground:
     def __getitem__(self, shape: str) -> "Made":
         return self._made[shape]
 
-    def task(self, case: Case, place: Path) -> Task:
-        """A new copy of the target, to merge into. Links will do: nobody may write into a file that is there."""
+    def task(self, case: Case, target_copy: Path) -> Task:
+        """Create a copy of the target with hard links, because no implementation may write into existing files."""
         made = self._made[case.shape]
         delta = case.who.startswith("deltalake")
-        shutil.copytree(made.delta if delta else made.target, place, copy_function=os.link)
-        return Task(str(place), str(made.source(case.strategy)), case.strategy, made.touched)
+        shutil.copytree(made.delta if delta else made.target, target_copy, copy_function=os.link)
+        return Task(str(target_copy), str(made.source(case.strategy)), case.strategy, made.touched)
 
     def check_untouched(self) -> None:
-        assert self._stamped() == self._stamps, "somebody has written into a file that was there before"
+        assert self._stamped() == self._stamps, "an implementation has changed an existing file"
 
     def _make(self, shape: str, files: int, file_rows: int, touched: Sequence[int]) -> "Made":
         _say(f"making {files} files of {file_rows:,} rows ({shape})")
@@ -176,7 +176,7 @@ class Made:
 
     @property
     def delta(self) -> Path:
-        """The same files with a Delta log beside them."""
+        """The same files with a Delta log."""
         return self.folder / "delta"
 
     def source(self, strategy: str) -> Path:
@@ -188,7 +188,7 @@ def _spread(count: int, within: int) -> np.ndarray:
 
 
 def _sources(made: Made, keys: np.ndarray) -> None:
-    """The same keys once in any order, and once with a tenth of them repeated. All rows differ from the target's."""
+    """Write the source with unique keys, and one with a tenth of the keys repeated. All rows differ from the target."""
     lot = np.random.default_rng(len(keys))
     for strategy, ids in (
         ("upsert", keys),
@@ -207,7 +207,7 @@ def _log(made: Made) -> None:
 
 @dataclass(frozen=True)
 class Digest:
-    """Rows in any order."""
+    """Order-independent digest of rows."""
 
     rows: int
     total: int  # the sum of all rows' hashes
@@ -216,7 +216,7 @@ class Digest:
 
 @dataclass
 class Found:
-    """Every case as it was measured."""
+    """Measurements of all cases."""
 
     ground: Ground
     times: dict[Case, list[float]] = field(default_factory=dict)
@@ -226,24 +226,24 @@ class Found:
     _expected: dict[tuple[str, str], tuple[Digest, dict[str, int]]] = field(default_factory=dict)
 
     def measure(self, case: Case) -> float:
-        """Seconds; of what failed or is wrong, more than anybody waits for."""
+        """Run a case and return its seconds, or infinity if it failed or its result is wrong."""
         if case in self.wrong:
             return float("inf")
         with tempfile.TemporaryDirectory(dir=self.ground.folder) as folder:
-            place = Path(folder)
-            warm = self.ground.task(Case(case.who, case.strategy, "warm-up"), place / "warm-up")
-            task = self.ground.task(case, place / "target")
-            os.sync()  # what others left to be written is not to be written in this one's time
+            target_copy = Path(folder)
+            warm = self.ground.task(Case(case.who, case.strategy, "warm-up"), target_copy / "warm-up")
+            task = self.ground.task(case, target_copy / "target")
+            os.sync()  # pending writes of other cases must not count
             try:
-                told: Told = _fresh(run, EVERYBODY[case.who].merge, warm, task)
+                merge_run: MergeResult = _fresh(run, EVERYBODY[case.who].merge, warm, task)
             except Exception as failure:
                 return self._refused(case, f"failed with {type(failure).__name__}: {failure}"[:300])
-            if case not in self.peaks and (complaint := self._check(case, Path(task.place), told.done)):
+            if case not in self.peaks and (complaint := self._check(case, Path(task.directory), merge_run.done)):
                 return self._refused(case, complaint)
-            self.peaks.setdefault(case, []).append(told.peak)
-        by = f" by {told.done.engine}" if told.done.engine else ""
-        _say(f"{case}{by}: {told.seconds:.3f} s, {told.cpu:.3f} s of work, {told.peak / 1e6:,.0f} MB")
-        return told.seconds
+            self.peaks.setdefault(case, []).append(merge_run.peak)
+        by = f" by {merge_run.done.engine}" if merge_run.done.engine else ""
+        _say(f"{case}{by}: {merge_run.seconds:.3f} s, {merge_run.cpu:.3f} s of work, {merge_run.peak / 1e6:,.0f} MB")
+        return merge_run.seconds
 
     def best(self, who: str, strategy: str, shape: str) -> float | None:
         return self._of(self.times, min, who, strategy, shape)
@@ -252,7 +252,7 @@ class Found:
         return self._of(self.times, median, who, strategy, shape)
 
     def peak(self, who: str, strategy: str, shape: str) -> float | None:
-        """The median: whether two threads are at their peaks at once is chance."""
+        """Return the median of the peak memory, because it is random whether two threads peak at once."""
         return self._of(self.peaks, median, who, strategy, shape)
 
     def _of(self, figures: Mapping[Case, Sequence[float]], pick: Callable[[Any], float], *key: str) -> float | None:
@@ -269,35 +269,41 @@ class Found:
     def _note(self, case: Case, what: str) -> None:
         self.notes.setdefault(f"{case.who} {what}", []).append(case)
 
-    def _check(self, case: Case, place: Path, done: Done) -> str | None:
-        """Are rows, types and counts right? Others need not count."""
+    def _check(self, case: Case, target_copy: Path, done: Done) -> str | None:
+        """Check rows, types and counts of a result. Returns the error, if any. Counts are optional."""
         if done.engine:
             self._note(case, f"took {done.engine}")
-        if case.who in FLOORS or case.shape == OF_MANY:  # these do not merge, and that is what was checked for fewer
+        if (
+            case.who in FLOORS or case.shape == OF_MANY
+        ):  # lower bounds do not merge; the large target was checked with fewer files
             return None
-        paths = sorted(map(str, place.glob("*.parquet")))
+        paths = sorted(map(str, target_copy.glob("*.parquet")))
         if case.who.startswith("deltalake"):
-            paths = _live(place)
+            paths = _live(target_copy)
         there = digest(paths)
-        asked = (case.shape, case.strategy)
-        if asked not in self._expected:
-            self._expected[asked] = expected(self.ground[case.shape], case.strategy)
-        rows, counts = self._expected[asked]
+        requested = (case.shape, case.strategy)
+        if requested not in self._expected:
+            self._expected[requested] = expected(self.ground[case.shape], case.strategy)
+        rows, counts = self._expected[requested]
         if there != rows:
-            return f"was wrong: left {there} where {rows} belongs"
-        said = {name: getattr(done, name) for name in counts}
-        if differ := {name: (said[name], count) for name, count in counts.items() if said[name] not in (None, count)}:
-            return f"counted wrong (said, right): {differ}"
+            return f"wrong result: {there} instead of {rows}"
+        reported_counts = {name: getattr(done, name) for name in counts}
+        if differ := {
+            name: (reported_counts[name], count)
+            for name, count in counts.items()
+            if reported_counts[name] not in (None, count)
+        }:
+            return f"wrong counts (reported, expected): {differ}"
         return None
 
 
-def run(merge: Merger, warm: Task, task: Task) -> Told:
-    """In a process of its own: once with few rows, so that all is loaded and started, and once in earnest."""
+def run(merge: Merger, warm: Task, task: Task) -> MergeResult:
+    """Run a merge in this process: first with few rows as a warm-up, then the measured one."""
     merge(warm, pq.read_table(warm.source))
     source = pq.read_table(task.source)
     begun, worked = time.perf_counter(), time.process_time()
     done = merge(task, source)
-    return Told(time.perf_counter() - begun, time.process_time() - worked, _peak(), done)
+    return MergeResult(time.perf_counter() - begun, time.process_time() - worked, _peak(), done)
 
 
 def digest(paths: Sequence[str]) -> Digest:
@@ -306,7 +312,7 @@ def digest(paths: Sequence[str]) -> Digest:
 
 
 def expected(made: Made, strategy: str) -> tuple[Digest, dict[str, int]]:
-    """What a merge must leave behind, and its counts. Keys of the target are the numbers of its rows."""
+    """Return the expected rows and counts of a merge. The keys of the target are its row numbers."""
     target, types = _hashes(sorted(map(str, made.target.iterdir())), KEY)
     rows = pq.read_table(made.source(strategy))
     if strategy == "deduplicate":
@@ -316,22 +322,22 @@ def expected(made: Made, strategy: str) -> tuple[Digest, dict[str, int]]:
     source, _ = _hashes([str(plain)], KEY)
     keys = np.sort(rows[KEY].to_numpy())
     meets = keys < len(target)
-    met = np.zeros(len(target), bool)
-    met[keys[meets]] = True
-    kept = {"insert": np.ones_like(met), "full_merge": np.zeros_like(met)}.get(strategy, ~met)
+    matched = np.zeros(len(target), bool)
+    matched[keys[meets]] = True
+    target_mask = {"insert": np.ones_like(matched), "full_merge": np.zeros_like(matched)}.get(strategy, ~matched)
     taken = {"insert": ~meets, "update": meets}.get(strategy, np.ones_like(meets))
-    left = np.concatenate([target[kept], source[taken]])
+    left = np.concatenate([target[target_mask], source[taken]])
     counts = {
         "inserted": 0 if strategy == "update" else int((~meets).sum()),
-        "updated": 0 if strategy == "insert" else int(met.sum()),
-        "deleted": int((~met).sum()) if strategy == "full_merge" else 0,
+        "updated": 0 if strategy == "insert" else int(matched.sum()),
+        "deleted": int((~matched).sum()) if strategy == "full_merge" else 0,
         "total": len(left),
     }
     return Digest(len(left), int(left.sum(dtype=np.uint64)), types), counts
 
 
 def _hashes(paths: Sequence[str], order: str | None = None) -> tuple[np.ndarray, str]:
-    """Of every row, and the columns with their types."""
+    """Return the hash of every row, and the columns with their types."""
     import duckdb
 
     with duckdb.connect() as db:
@@ -341,20 +347,22 @@ def _hashes(paths: Sequence[str], order: str | None = None) -> tuple[np.ndarray,
     return rows["hash"], types
 
 
-def _live(place: Path) -> list[str]:
+def _live(target_copy: Path) -> list[str]:
     from deltalake import DeltaTable
 
-    return sorted(DeltaTable(str(place)).file_uris())
+    return sorted(DeltaTable(str(target_copy)).file_uris())
 
 
 def _case(who: str, strategy: str, shape: str) -> Case:
-    """The measured case that stands for this one."""
-    asked = EVERYBODY[who]
-    return Case(who, asked.strategies[0] if asked.once and strategy in asked.strategies else strategy, shape)
+    """Return the measured case that represents this one."""
+    requested = EVERYBODY[who]
+    return Case(
+        who, requested.strategies[0] if requested.once and strategy in requested.strategies else strategy, shape
+    )
 
 
-def _wanted(only: Sequence[str], *, slow: bool) -> list[Case]:
-    """What is compared is measured one after the other: shape by shape, strategy by strategy."""
+def _list_cases(only: Sequence[str], *, slow: bool) -> list[Case]:
+    """List the cases so that compared cases run one after the other: by shape, then by strategy."""
     cases = [
         _case(name, strategy, shape)
         for shape in (TWO, ALL)
@@ -367,7 +375,7 @@ def _wanted(only: Sequence[str], *, slow: bool) -> list[Case]:
 
 
 def _meant(word: str, case: Case) -> bool:
-    """Words of one kind are alternatives, written with commas."""
+    """Return whether a case matches one of the alternatives, which are separated by commas."""
     return any(each in str(case) for each in word.split(","))
 
 
@@ -379,27 +387,27 @@ def _seconds(found: Found, shape: str) -> Grid:
         for name in EVERYBODY
     ]
     caption = f"Seconds, best (median), of up to {rounds} rounds: {rows // 100:,} rows into {rows:,}; existing keys in {shape}"
-    return Grid(caption, ["", *STRATEGIES], _said(lines))
+    return Grid(caption, ["", *STRATEGIES], _without_empty_lines(lines))
 
 
 def _peaks(found: Found, shape: str) -> Grid:
     lines = [[name, *(_mb(found.peak(name, s, shape)) for s in STRATEGIES)] for name in EVERYBODY]
-    lines = _said(lines)
-    lines.append(["nothing is merged: Python and pyarrow", *[_mb(_fresh(_peak))] * len(STRATEGIES)])
+    lines = _without_empty_lines(lines)
+    lines.append(["baseline: Python and pyarrow, no merge", *[_mb(_fresh(_peak))] * len(STRATEGIES)])
     return Grid(f"Peak memory of a process in MB, median; existing keys in {shape}", ["", *STRATEGIES], lines)
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """Somebody's figures as a part of the lowest of others'. Each shape is a line."""
+    """Figures of one implementation relative to the lowest figure of others. Each shape is a line."""
 
     above: str
-    beside: str  # what the others are called together
+    beside: str  # label of the others
     below: Sequence[str]
     strategies: Sequence[str] = STRATEGIES
-    shapes: Sequence[tuple[str, str]] = ((TWO, TWO), (ALL, ALL))  # of the one, and of the others
+    shapes: Sequence[tuple[str, str]] = ((TWO, TWO), (ALL, ALL))  # shapes of the one and of the others
     at_least: float = 0
-    at_most: float | None = None  # None: nothing was promised
+    at_most: float | None = None  # None: no goal
     memory: bool = False
 
     def lines(self, found: Found) -> Iterator[list[str]]:
@@ -419,11 +427,11 @@ class Ratio:
     def _verdict(self, ratios: list[float | None]) -> list[str]:
         if self.at_most is None:
             return ["", ""]
-        wanted = f"{self.at_least:.2f} to {self.at_most:.2f}" if self.at_least else f"up to {self.at_most:.2f}"
-        known = [ratio for ratio in ratios if ratio is not None]
-        if any(not self.at_least <= ratio <= self.at_most for ratio in known):
-            return [wanted, "no"]
-        return [wanted, "yes" if len(known) == len(ratios) else "not known"]
+        cases_to_run = f"{self.at_least:.2f} to {self.at_most:.2f}" if self.at_least else f"up to {self.at_most:.2f}"
+        figures_found = [ratio for ratio in ratios if ratio is not None]
+        if any(not self.at_least <= ratio <= self.at_most for ratio in figures_found):
+            return [cases_to_run, "no"]
+        return [cases_to_run, "yes" if len(figures_found) == len(ratios) else "unknown"]
 
 
 _DELTA = ("deltalake", ["deltalake", "deltalake, source not streamed"])
@@ -453,20 +461,20 @@ RATIOS = [
 
 
 def _ratios(found: Found) -> Grid:
-    lines = _said([line for ratio in RATIOS for line in ratio.lines(found)])
-    caption = "Ratios: of the best times (of the medians), and of the peaks; what is wanted holds of the first"
-    return Grid(caption, ["", *STRATEGIES, "wanted", "holds"], lines)
+    lines = _without_empty_lines([line for ratio in RATIOS for line in ratio.lines(found)])
+    caption = "Ratios of the best times (of the medians) and of the peaks. The goal applies to the first figure"
+    return Grid(caption, ["", *STRATEGIES, "goal", "reached"], lines)
 
 
 def _noted(found: Found) -> Grid:
     lines = [
         [what, "; ".join(f"{case.strategy}, {case.shape}" for case in cases)] for what, cases in found.notes.items()
     ]
-    return Grid("What failed, was wrong, or was chosen", ["", "where"], lines)
+    return Grid("Failures, wrong results and chosen engines", ["", "cases"], lines)
 
 
-def _said(lines: list[list[str]]) -> list[list[str]]:
-    """Without those that have no figure."""
+def _without_empty_lines(lines: list[list[str]]) -> list[list[str]]:
+    """Leave out lines without figures."""
     return [line for line in lines if set(line[1 : len(STRATEGIES) + 1]) != {"–"}]
 
 
@@ -480,16 +488,16 @@ def _mb(size: float | None) -> str:
     return "–" if size is None else f"{size / 1e6:,.0f}"
 
 
-def _fresh(act: Callable[..., Any], *given: Any) -> Any:
-    """Do it in a new process that has done nothing before."""
+def _fresh(act: Callable[..., Any], *arguments: Any) -> Any:
+    """Run a function in a new process."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
-        return process.submit(act, *given).result()
+        return process.submit(act, *arguments).result()
 
 
 def _peak() -> int:
-    """The most memory that this process ever held."""
+    """Return the peak memory of this process in bytes."""
     try:
-        # Not ru_maxrss: that also remembers the process that started this one.
+        # Not ru_maxrss: it includes the process that started this one.
         lines = Path("/proc/self/status").read_text("utf-8").splitlines()
         return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM"))
     except OSError:
@@ -504,11 +512,11 @@ def _say(what: str) -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, help=f"rows of the target, in {FILES} files")
-    parser.add_argument("--repeat", type=int, help="how often each is measured")
+    parser.add_argument("--repeat", type=int, help="number of rounds")
     parser.add_argument("--only", nargs="+", default=[], metavar="WORDS", help=_ONLY)
-    parser.add_argument("--slow", action="store_true", help="measure what takes a minute and says little, too")
-    parser.add_argument("--quick", action="store_true", help="few rows, once, to see that it runs")
-    parser.add_argument("--folder", help="where the directories are made for a while")
+    parser.add_argument("--slow", action="store_true", help="include slow cases")
+    parser.add_argument("--quick", action="store_true", help="few rows and one round, to check that it runs")
+    parser.add_argument("--folder", help="folder for temporary files")
     options = parser.parse_args()
     options.rows = options.rows or (200_000 if options.quick else 5_000_000)
     options.repeat = options.repeat or (1 if options.quick else 3)

@@ -1,6 +1,6 @@
-"""How long a merge with Spark takes, beside Spark reading and writing the same files without merging anything.
+"""Benchmark merges with Spark, compared with Spark reading and writing the same files without a merge.
 
-All jobs run in one warm session and take turns. Every merge gets a copy of the target, and its counts are checked.
+All jobs run in one warm session and in turns. Every merge gets a copy of the target, and its counts are checked.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from measure import Grid, Report, interleaved, seconds
 from penstock import merge_parquet_dataset_spark
-from penstock.engines.spark.session import for_merging, session
+from penstock.engines.spark.session import get_or_start_session, isolated_session
 from rows import SCHEMA, table
 
 KEY, ORDER, CODEC = "id", "taken", "snappy"
@@ -32,13 +32,13 @@ GOAL = 1.6
 
 @dataclass(frozen=True)
 class Shape:
-    """A target, and a source that has half of its keys in some of the target's files."""
+    """A target, and a source with half of its keys in some of the target's files."""
 
-    says: str
+    label: str
     target: Path
     touched: tuple[str, ...]
     source: pa.Table
-    doubled: pa.Table  # the same with a tenth of its rows again, but older
+    doubled: pa.Table  # the same, with a tenth of its rows repeated with older values
 
     def expected(self, strategy: str) -> Mapping[str, int]:
         rows, half = sum(_rows(path) for path in self.target.iterdir()), self.source.num_rows // 2
@@ -51,73 +51,73 @@ class Shape:
 def main() -> None:
     options = _options()
     report = Report("merge-spark", "Merging with Spark", ["pyspark", "pyarrow"], quick=options.quick)
-    spark = session()
+    spark = get_or_start_session()
     with tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=options.folder) as folder:
         shapes = _shapes(Path(folder), options.rows, options.rows // 100)
         jobs: dict[tuple[str, str], Callable[[], float]] = {}
         for shape in shapes:
-            jobs[shape.says, IDENTITY] = partial(_identity, spark, shape)
+            jobs[shape.label, IDENTITY] = partial(_identity, spark, shape)
             for strategy in STRATEGIES:
-                jobs[shape.says, strategy] = partial(_merge, spark, shape, strategy)
-        interleaved(jobs, 1 if options.quick else 2)  # Java gets faster with practice
+                jobs[shape.label, strategy] = partial(_merge, spark, shape, strategy)
+        interleaved(jobs, 1 if options.quick else 2)  # warm-up of the Java virtual machine
         found = interleaved(jobs, options.repeat)
     for shape in shapes:
-        report.add(_grid(shape.says, {what: found[says, what] for says, what in found if says == shape.says}))
+        report.add(_grid(shape.label, {what: found[label, what] for label, what in found if label == shape.label}))
     print(f"\nalso in {report.save()}")
 
 
-def _grid(says: str, found: Mapping[str, list[float]]) -> Grid:
+def _grid(label: str, found: Mapping[str, list[float]]) -> Grid:
     floor = median(found[IDENTITY])
     rows = [[what, f"{median(s):.2f}", f"{min(s):.2f}", f"{median(s) / floor:.2f} ×"] for what, s in found.items()]
-    caption = f"Keys in {says}: seconds in the middle, at best, and beside the first line (goal: at most {GOAL} ×)"
+    caption = f"Keys in {label}: seconds (median and best) and ratio to the first line (goal: at most {GOAL} ×)"
     return Grid(caption, ["job", "median s", "best s", "ratio"], rows)
 
 
 def _identity(spark: Any, shape: Shape) -> float:
-    """Every row, read and written with the same settings and codec."""
+    """Read and write all rows with the same settings and codec."""
     out = shape.target.parent / "identity"
-    frame = for_merging(spark).read.parquet(*(str(shape.target / name) for name in shape.touched))
+    frame = isolated_session(spark).read.parquet(*(str(shape.target / name) for name in shape.touched))
     spent = seconds(lambda: frame.write.option("compression", CODEC).parquet(str(out)))
     shutil.rmtree(out)
     return spent
 
 
 def _merge(spark: Any, shape: Shape, strategy: str) -> float:
-    place, answer = shape.target.parent / "merged", {}
-    place.mkdir()
+    directory, answer = shape.target.parent / "merged", {}
+    directory.mkdir()
     for file in shape.target.iterdir():
-        os.link(file, place / file.name)  # files are replaced, never changed
+        os.link(file, directory / file.name)  # existing files are replaced, never changed
     source, order = (shape.doubled, ORDER) if strategy == "deduplicate" else (shape.source, None)
     spent = seconds(
-        lambda: answer.update(merge_parquet_dataset_spark(source, place, KEY, strategy, order, spark=spark))
+        lambda: answer.update(merge_parquet_dataset_spark(source, directory, KEY, strategy, order, spark=spark))
     )
     if answer != shape.expected(strategy):
-        raise SystemExit(f"{strategy}: {answer}, where {shape.expected(strategy)} was right")
-    shutil.rmtree(place)
+        raise SystemExit(f"{strategy}: {answer} instead of {shape.expected(strategy)}")
+    shutil.rmtree(directory)
     return spent
 
 
-def _shapes(folder: Path, rows: int, brought: int) -> list[Shape]:
+def _shapes(folder: Path, rows: int, source_rows: int) -> list[Shape]:
     target = folder / "target"
     target.mkdir()
     share = rows // FILES
     for n in range(FILES):
         pq.write_table(table(share, n * share), target / _file(n), compression=CODEC)
     return [
-        _shape(f"2 of {FILES} files", target, (3, 11), share, rows, brought),
-        _shape(f"all {FILES} files", target, tuple(range(FILES)), share, rows, brought),
+        _shape(f"2 of {FILES} files", target, (3, 11), share, rows, source_rows),
+        _shape(f"all {FILES} files", target, tuple(range(FILES)), share, rows, source_rows),
     ]
 
 
-def _shape(says: str, target: Path, numbers: tuple[int, ...], share: int, rows: int, brought: int) -> Shape:
+def _shape(label: str, target: Path, numbers: tuple[int, ...], share: int, rows: int, source_rows: int) -> Shape:
     lot = np.random.default_rng(len(numbers))
-    known = np.concatenate([np.arange(n * share, (n + 1) * share) for n in numbers])
-    old = lot.choice(known, brought // 2, replace=False)
-    ids = lot.permutation(np.concatenate([old, np.arange(rows, rows + brought // 2)]))
-    fresh = table(brought, 10 * rows)
+    target_keys = np.concatenate([np.arange(n * share, (n + 1) * share) for n in numbers])
+    old = lot.choice(target_keys, source_rows // 2, replace=False)
+    ids = lot.permutation(np.concatenate([old, np.arange(rows, rows + source_rows // 2)]))
+    fresh = table(source_rows, 10 * rows)
     source = fresh.set_column(0, SCHEMA.field(0), pa.array(ids))
-    again = source.slice(0, brought // 10).set_column(6, SCHEMA.field(6), table(brought // 10).column("taken"))
-    return Shape(says, target, tuple(map(_file, numbers)), source, pa.concat_tables([source, again]))
+    again = source.slice(0, source_rows // 10).set_column(6, SCHEMA.field(6), table(source_rows // 10).column("taken"))
+    return Shape(label, target, tuple(map(_file, numbers)), source, pa.concat_tables([source, again]))
 
 
 def _file(number: int) -> str:
@@ -130,9 +130,9 @@ def _rows(path: Path) -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few merges into a small target, to see that it runs")
-    parser.add_argument("--folder", help="where the targets are made for a while")
-    parser.add_argument("--repeat", type=int, help="how often each job is measured")
+    parser.add_argument("--quick", action="store_true", help="few merges into a small target, to check that it runs")
+    parser.add_argument("--folder", help="folder for temporary targets")
+    parser.add_argument("--repeat", type=int, help="number of rounds")
     options = parser.parse_args()
     options.rows = 200_000 if options.quick else 5_000_000
     options.repeat = options.repeat or (1 if options.quick else 5)

@@ -1,7 +1,7 @@
-"""Who merges into a directory of Parquet files: Penstock, its peers, and the plain rewrites that bound them.
+"""Merge implementations: Penstock, other libraries, and plain rewrites as lower bounds.
 
-Each is a function that a new process calls. It imports what it needs itself, so that nobody's memory holds
-the libraries of another.
+Each function runs in a new process and imports its libraries itself, so that the memory of one measurement does not
+include the libraries of another.
 """
 
 import os
@@ -25,7 +25,7 @@ CORES = os.cpu_count() or 1
 
 @dataclass(frozen=True)
 class Task:
-    place: str  # a directory of Parquet files, perhaps with a Delta log
+    directory: str  # Parquet files, with a Delta log for deltalake
     source: str
     strategy: str
     touched: tuple[str, ...]  # the files that hold keys of the source
@@ -33,7 +33,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Done:
-    """What a merger says that it did. Not everybody counts."""
+    """Counts that a merge reports. Not all implementations report counts."""
 
     inserted: int | None = None
     updated: int | None = None
@@ -48,19 +48,19 @@ Merger = Callable[[Task, pa.Table], Done]
 def penstock_pyarrow(task: Task, source: pa.Table) -> Done:
     from penstock import merge_parquet_dataset_pyarrow
 
-    return _counted(merge_parquet_dataset_pyarrow(source, task.place, KEY, task.strategy, _order(task)))
+    return _counted(merge_parquet_dataset_pyarrow(source, task.directory, KEY, task.strategy, _order(task)))
 
 
 def penstock_duckdb(task: Task, source: pa.Table) -> Done:
     from penstock import merge_parquet_dataset_duckdb
 
-    return _counted(merge_parquet_dataset_duckdb(source, task.place, KEY, task.strategy, _order(task)))
+    return _counted(merge_parquet_dataset_duckdb(source, task.directory, KEY, task.strategy, _order(task)))
 
 
 def penstock_auto(task: Task, source: pa.Table) -> Done:
     from penstock.service.directory_merge import merge
 
-    merged = merge(source, task.place, KEY, task.strategy, _order(task), engine="auto")
+    merged = merge(source, task.directory, KEY, task.strategy, _order(task), engine="auto")
     return _counted(merged.stats, merged.engine)
 
 
@@ -82,39 +82,39 @@ def deltalake(task: Task, source: pa.Table) -> Done:
 
 
 def deltalake_at_once(task: Task, source: pa.Table) -> Done:
-    """Without streaming the source, so that its bounds are known and files can be skipped."""
+    """Merge without streaming the source, so that deltalake knows its bounds and can skip files."""
     return _deltalake(task, source, streamed=False)
 
 
 def duckdb_script(task: Task, source: pa.Table) -> Done:
-    """What one would write by hand: the result goes to a new directory, which takes the place of the old one."""
+    """Merge as a manual script would: write the result to a new directory and replace the old one."""
     import duckdb
 
-    target = f"read_parquet('{task.place}/*.parquet')"
-    kept = f"FROM {target} ANTI JOIN source USING ({KEY})"
+    target = f"read_parquet('{task.directory}/*.parquet')"
+    unmatched = f"FROM {target} ANTI JOIN source USING ({KEY})"
     new = f"FROM source ANTI JOIN {target} USING ({KEY})"
     last = f"FROM source QUALIFY row_number() OVER (PARTITION BY {KEY} ORDER BY {ORDER} DESC) = 1"
     rows = {
-        "upsert": f"{kept} UNION ALL FROM source",
+        "upsert": f"{unmatched} UNION ALL FROM source",
         "insert": new,
-        "update": f"{kept} UNION ALL FROM source SEMI JOIN {target} USING ({KEY})",
+        "update": f"{unmatched} UNION ALL FROM source SEMI JOIN {target} USING ({KEY})",
         "full_merge": "FROM source",
-        "deduplicate": f"{kept} UNION ALL {last}",
+        "deduplicate": f"{unmatched} UNION ALL {last}",
     }[task.strategy]
-    fresh = f"{task.place}-new"
+    fresh = f"{task.directory}-new"
     with duckdb.connect() as db:
         db.register("source", source)
         if task.strategy == "insert":
-            db.execute(f"COPY ({rows}) TO '{task.place}/new.parquet' (COMPRESSION {CODEC})")
+            db.execute(f"COPY ({rows}) TO '{task.directory}/new.parquet' (COMPRESSION {CODEC})")
             return Done()
         db.execute(f"COPY ({rows}) TO '{fresh}' (FORMAT parquet, COMPRESSION {CODEC}, PER_THREAD_OUTPUT)")
-    shutil.rmtree(task.place)
-    os.rename(fresh, task.place)
+    shutil.rmtree(task.directory)
+    os.rename(fresh, task.directory)
     return Done()
 
 
 def pyarrow_rewrite(task: Task, _source: pa.Table) -> Done:
-    """The touched files, each read and written anew by one thread."""
+    """Rewrite each touched file in one thread."""
 
     def rewrite(path: Path, fresh: Path) -> None:
         old = pq.ParquetFile(path, memory_map=True)
@@ -124,23 +124,23 @@ def pyarrow_rewrite(task: Task, _source: pa.Table) -> Done:
 
     with ThreadPoolExecutor(CORES) as pool:
         list(pool.map(lambda name: _replaced(task, name, rewrite), task.touched))
-    _flush(task.place)
+    _flush(task.directory)
     return Done()
 
 
 def duckdb_rewrite(task: Task, _source: pa.Table) -> Done:
-    """The touched files one after the other, each with all threads."""
+    """Rewrite the touched files one after the other, each with all threads."""
     import duckdb
 
     with duckdb.connect() as db:
         for name in task.touched:
             _replaced(task, name, _copy(db))
-    _flush(task.place)
+    _flush(task.directory)
     return Done()
 
 
 def duckdb_rewrite_by_core(task: Task, _source: pa.Table) -> Done:
-    """The touched files, as many at a time as there are cores, each with an instance of its own."""
+    """Rewrite as many touched files at a time as there are cores, each in its own DuckDB instance."""
     import duckdb
 
     instances: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -156,41 +156,41 @@ def duckdb_rewrite_by_core(task: Task, _source: pa.Table) -> Done:
         list(pool.map(replace, task.touched))
     while not instances.empty():
         instances.get().close()
-    _flush(task.place)
+    _flush(task.directory)
     return Done()
 
 
 def pyarrow_keys(task: Task, source: pa.Table) -> Done:
-    """The keys of every file are read, and the source is written."""
-    return _pyarrow_keys(task, source, sorted(map(str, Path(task.place).glob("*.parquet"))))
+    """Read the keys of all files and write the source."""
+    return _pyarrow_keys(task, source, sorted(map(str, Path(task.directory).glob("*.parquet"))))
 
 
 def pyarrow_touched_keys(task: Task, source: pa.Table) -> Done:
-    return _pyarrow_keys(task, source, [f"{task.place}/{name}" for name in task.touched])
+    return _pyarrow_keys(task, source, [f"{task.directory}/{name}" for name in task.touched])
 
 
 def duckdb_keys(task: Task, source: pa.Table) -> Done:
     import duckdb
 
     with duckdb.connect() as db:
-        db.execute(f"SELECT bit_xor({KEY}) FROM read_parquet('{task.place}/*.parquet')").fetchall()
+        db.execute(f"SELECT bit_xor({KEY}) FROM read_parquet('{task.directory}/*.parquet')").fetchall()
         db.register("added", source)
-        fresh = f"{task.place}/new.parquet"
+        fresh = f"{task.directory}/new.parquet"
         db.execute(f"COPY added TO '{fresh}' (COMPRESSION {CODEC}, ROW_GROUP_SIZE {GROUP_ROWS})")
     _flush(fresh)
-    _flush(task.place)
+    _flush(task.directory)
     return Done()
 
 
 def deduplicated(source: pa.Table) -> pa.Table:
-    """Of each key the row with the highest `ORDER`."""
+    """Return the row with the highest `ORDER` for each key."""
     ordered = source.sort_by([(KEY, "ascending"), (ORDER, "ascending")])
     keys = ordered[KEY].to_numpy()
     return ordered.filter(pa.array(np.append(keys[1:] != keys[:-1], True)))
 
 
-def _counted(told: dict[str, int], engine: str = "") -> Done:
-    return Done(told["inserted"], told["updated"], told["deleted"], told["total"], engine)
+def _counted(metrics: dict[str, int], engine: str = "") -> Done:
+    return Done(metrics["inserted"], metrics["updated"], metrics["deleted"], metrics["total"], engine)
 
 
 def _order(task: Task) -> str | None:
@@ -204,8 +204,8 @@ def _fsspeckit(handler: Any, task: Task, source: pa.Table) -> Done:
     strategy = task.strategy
     if strategy == "deduplicate":  # of several rows with one key it takes the last
         strategy, source = "upsert", source.sort_by(ORDER)
-    told = handler.merge(source, task.place, strategy, KEY, compression=CODEC, row_group_size=GROUP_ROWS)
-    return Done(told.inserted, told.updated, told.deleted, told.target_count_after)
+    metrics = handler.merge(source, task.directory, strategy, KEY, compression=CODEC, row_group_size=GROUP_ROWS)
+    return Done(metrics.inserted, metrics.updated, metrics.deleted, metrics.target_count_after)
 
 
 def _deltalake(task: Task, source: pa.Table, *, streamed: bool) -> Done:
@@ -213,7 +213,7 @@ def _deltalake(task: Task, source: pa.Table, *, streamed: bool) -> Done:
 
     if task.strategy == "deduplicate":
         source = deduplicated(source)
-    merge = DeltaTable(task.place).merge(
+    merge = DeltaTable(task.directory).merge(
         source,
         f"target.{KEY} = source.{KEY}",
         "source",
@@ -227,17 +227,17 @@ def _deltalake(task: Task, source: pa.Table, *, streamed: bool) -> Done:
         merge = merge.when_not_matched_insert_all()
     if task.strategy == "full_merge":
         merge = merge.when_not_matched_by_source_delete()
-    told = merge.execute()
-    return Done(*(told[f"num_target_rows_{word}"] for word in ("inserted", "updated", "deleted")))
+    metrics = merge.execute()
+    return Done(*(metrics[f"num_target_rows_{word}"] for word in ("inserted", "updated", "deleted")))
 
 
 def _pyarrow_keys(task: Task, source: pa.Table, paths: Iterable[str]) -> Done:
     for _batch in pads.dataset(list(paths), format="parquet").to_batches(columns=[KEY]):
         pass
-    fresh = f"{task.place}/new.parquet"
+    fresh = f"{task.directory}/new.parquet"
     pq.write_table(source, fresh, compression=CODEC, row_group_size=GROUP_ROWS)
     _flush(fresh)
-    _flush(task.place)
+    _flush(task.directory)
     return Done()
 
 
@@ -250,7 +250,7 @@ def _copy(db: Any) -> Callable[[Path, Path], None]:
 
 
 def _replaced(task: Task, name: str, rewrite: Callable[[Path, Path], None]) -> None:
-    path, fresh = Path(task.place, name), Path(task.place, f".{name}")
+    path, fresh = Path(task.directory, name), Path(task.directory, f".{name}")
     rewrite(path, fresh)
     _flush(fresh)
     os.replace(fresh, path)

@@ -1,7 +1,7 @@
-"""How long a pipeline's append takes, beside the bare PySpark job that reads, filters, groups and writes the same rows.
+"""Benchmark appends of pipelines, compared with a plain PySpark job that reads, filters, groups and writes the same rows.
 
-All jobs share one warm session with the same settings, and take turns. Each append goes to a new dataset, and its rows
-are counted. Then the same 1,000 rows are appended to a small and to a large dataset, and processes begin from nothing.
+All jobs share one warm session with the same settings and run in turns. Each append writes to a new dataset, and its
+rows are counted. Further measurements: appends of 1,000 rows to a small and a large dataset, and cold starts.
 """
 
 import argparse
@@ -28,22 +28,22 @@ from penstock.config import Settings
 from penstock.lake import Dataset, Lake
 from rows import SCHEMA, stream
 
-# Spark is imported where it is used: what a process that starts cold pays for it is to be seen.
+# Spark is imported where it is used, so that a cold start includes the import.
 
 SOURCE, LITTLE = "bench.source", "bench.little"
 CODEC = "zstd"  # as Penstock's
 GOAL = 1.15
-SPREAD = 0.2  # the part by which appends to a small and to a large dataset may differ
+SPREAD = 0.2  # allowed relative difference between appends to a small and a large dataset
 APPENDED = 1000
 BARE, OURS, FLUSHED = "bare", "Penstock, not durable", "Penstock"
-_RATIOS = ("ratio of best", "of medians", "wanted", "holds")
+_RATIOS = ("ratio of best", "of medians", "goal", "reached")
 NARROW = pa.schema([("id", pa.int64()), ("amount", pa.int32())])
 
 
 @dataclass(frozen=True)
 class Numbers:
     rows: int
-    sizes: tuple[int, int]  # of the datasets that get few rows
+    sizes: tuple[int, int]  # rows of the datasets for small appends
     rounds: int
     appends: int
     starts: int
@@ -55,7 +55,7 @@ QUICK = Numbers(rows=400_000, sizes=(5_000, 1_000_000), rounds=1, appends=3, sta
 
 @dataclass(frozen=True)
 class Job:
-    """An append, and what somebody would write in PySpark instead."""
+    """An append, and the equivalent PySpark job."""
 
     parameters: Mapping[str, Any]  # besides the source
     working: pa.Schema
@@ -63,7 +63,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Told:
+class AppendResult:
     seconds: float
     rows: int
     files: int
@@ -71,9 +71,9 @@ class Told:
 
 @dataclass(frozen=True)
 class Start:
-    """Seconds, one after the other."""
+    """Seconds of the consecutive steps of a cold start."""
 
-    opened: float  # a new process has a workspace open
+    opened: float  # until a new process has opened the workspace
     session: float
     first: float
     second: float
@@ -85,40 +85,40 @@ def main() -> None:
     packages = ["pyspark", "pyarrow", "sqlalchemy"]
     report = Report("pipeline", "Pipelines on Spark", packages, quick=options.quick)
     with tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=options.folder) as folder:
-        place = Path(folder) / "lake"
-        with penstock.open(settings=_settings(place), create=True) as quick, penstock.open(place) as durable:
+        lake_path = Path(folder) / "lake"
+        with penstock.open(settings=_settings(lake_path), create=True) as quick, penstock.open(lake_path) as durable:
             quick.create(SOURCE, stream(numbers.rows))
             quick.create(LITTLE, _narrow(APPENDED))
             for grid in _beside(quick, durable, Path(folder), numbers):
                 report.add(grid)
             report.add(_sizes(quick, numbers))
-        report.add(_starts(place, numbers))
+        report.add(_starts(lake_path, numbers))
     print(f"\nalso in {report.save()}")
 
 
-# -- beside the bare job ----------------------------------------------------------------------------------------------
+# -- comparison with the plain job ----------------------------------------------------------------------------------------------
 
 
 def _beside(quick: Lake, durable: Lake, folder: Path, numbers: Numbers) -> Iterator[Grid]:
-    told: dict[tuple[str, str], Told] = {}
+    results: dict[tuple[str, str], AppendResult] = {}
     jobs: dict[tuple[str, str], Callable[[], float]] = {}
-    source = quick.dataset(SOURCE).now()
+    source = quick.dataset(SOURCE).current()
 
-    def noting(key: tuple[str, str], act: Callable[[], Told]) -> float:
-        told[key] = act()
-        return told[key].seconds
+    def noting(key: tuple[str, str], act: Callable[[], AppendResult]) -> float:
+        results[key] = act()
+        return results[key].seconds
 
     for name, job in _jobs().items():
-        ways: dict[str, Callable[[], Told]] = {
+        ways: dict[str, Callable[[], AppendResult]] = {
             BARE: partial(_bare, source.paths(), job, folder / "bare"),
             OURS: partial(_append, quick, job),
             FLUSHED: partial(_append, durable, job),
         }
         jobs |= {(name, way): partial(noting, (name, way), act) for way, act in ways.items()}
-    interleaved(jobs, 1)  # Java gets faster with practice
+    interleaved(jobs, 1)  # warm-up of the Java virtual machine
     found = interleaved(jobs, numbers.rounds)
     for name in _jobs():
-        counted = {way: told[name, way].rows for way in (BARE, OURS, FLUSHED)}
+        counted = {way: results[name, way].rows for way in (BARE, OURS, FLUSHED)}
         if len(set(counted.values())) > 1:
             raise SystemExit(f"{name}: rows differ: {counted}")
     size = sum(file.bytes for file in source.files())
@@ -126,7 +126,7 @@ def _beside(quick: Lake, durable: Lake, folder: Path, numbers: Numbers) -> Itera
     yield Grid(
         f"Seconds to append from {what}, nothing flushed; {numbers.rounds} rounds. Ratios: Penstock ÷ bare PySpark",
         ["", "rows", "bare: files", "best", "median", "Penstock: files", "best", "median", *_RATIOS],
-        [_ratios(name, told, found) for name in _jobs()],
+        [_ratios(name, results, found) for name in _jobs()],
     )
     yield Grid(
         "The same when every file and the catalog are flushed to disk before the run is over",
@@ -139,16 +139,16 @@ def _beside(quick: Lake, durable: Lake, folder: Path, numbers: Numbers) -> Itera
 
 
 def _ratios(
-    name: str, told: Mapping[tuple[str, str], Told], found: Mapping[tuple[str, str], Sequence[float]]
+    name: str, results: Mapping[tuple[str, str], AppendResult], found: Mapping[tuple[str, str], Sequence[float]]
 ) -> list[str]:
     theirs, ours = found[name, BARE], found[name, OURS]
     best, usual = min(ours) / min(theirs), median(ours) / median(theirs)
     return [
         name,
-        f"{told[name, BARE].rows:,}",
-        f"{told[name, BARE].files}",
+        f"{results[name, BARE].rows:,}",
+        f"{results[name, BARE].files}",
         *_best_and_median(theirs),
-        f"{told[name, OURS].files}",
+        f"{results[name, OURS].files}",
         *_best_and_median(ours),
         f"{best:.2f}",
         f"{usual:.2f}",
@@ -203,30 +203,30 @@ def _jobs() -> dict[str, Job]:
     }
 
 
-def _bare(paths: Sequence[str], job: Job, out: Path) -> Told:
-    from penstock.engines.spark.session import for_merging, session
+def _bare(paths: Sequence[str], job: Job, out: Path) -> AppendResult:
+    from penstock.engines.spark.session import get_or_start_session, isolated_session
 
-    spark = for_merging(session())
+    spark = isolated_session(get_or_start_session())
     spent = seconds(lambda: job.bare(spark.read.parquet(*paths)).write.option("compression", CODEC).parquet(str(out)))
     rows = [pq.read_metadata(path).num_rows for path in out.glob("*.parquet")]
     shutil.rmtree(out)
-    return Told(spent, sum(rows), len(rows))
+    return AppendResult(spent, sum(rows), len(rows))
 
 
-def _append(lake: Lake, job: Job) -> Told:
+def _append(lake: Lake, job: Job) -> AppendResult:
     working = lake.create(f"bench.w{uuid4().hex}", schema=job.working)
     spent = seconds(lambda: _pipeline(lake, working, SOURCE, job.parameters).run())
-    now = working.now()
-    told = Told(spent, now.num_rows, len(now.paths()))
-    for path in now.paths():  # gigabytes, that a sweep would remove one day
+    now = working.current()
+    results = AppendResult(spent, now.num_rows, len(now.paths()))
+    for path in now.paths():  # several gigabytes, which only a sweep would remove
         Path(path).unlink()
     working.drop()
-    return told
+    return results
 
 
 def _pipeline(lake: Lake, working: Dataset, source: str, parameters: Mapping[str, Any]) -> Any:
-    asked = {"source": {"dataset_id": str(lake.dataset(source).id)}, **parameters}
-    operation = {"type": "append", "parameters": asked}
+    all_parameters = {"source": {"dataset_id": str(lake.dataset(source).id)}, **parameters}
+    operation = {"type": "append", "parameters": all_parameters}
     return lake.pipeline({"name": "bench", "working": {"dataset_id": str(working.id)}, "operations": [operation]})
 
 
@@ -237,17 +237,17 @@ def _sizes(lake: Lake, numbers: Numbers) -> Grid:
     working = {size: lake.create(f"bench.of_{size}", _narrow(size)) for size in numbers.sizes}
     jobs = {size: partial(_few, lake, dataset) for size, dataset in working.items()}
     interleaved(jobs, min(numbers.appends, 5))
-    before = {size: len(dataset.now().paths()) for size, dataset in working.items()}
+    before = {size: len(dataset.current().paths()) for size, dataset in working.items()}
     found = interleaved(jobs, numbers.appends)
     small, large = (found[size] for size in numbers.sizes)
     ratios = [min(large) / min(small), median(large) / median(small)]
     holds = "yes" if 1 - SPREAD <= ratios[0] <= 1 + SPREAD else "no"
     lines = [[f"{size:,} rows", f"{before[size]}", *_best_and_median(found[size]), "", ""] for size in numbers.sizes]
-    wanted = [f"{1 - SPREAD:.1f} to {1 + SPREAD:.1f}", holds]
+    goal_cells = [f"{1 - SPREAD:.1f} to {1 + SPREAD:.1f}", holds]
     return Grid(
         f"Seconds to append {APPENDED:,} rows to a small and a large dataset, not durable; {numbers.appends} rounds",
-        ["to a dataset of", "files", "best", "median", "wanted", "holds"],
-        [*lines, ["large ÷ small", "", *(f"{ratio:.2f}" for ratio in ratios), *wanted]],
+        ["to a dataset of", "files", "best", "median", "goal", "reached"],
+        [*lines, ["large ÷ small", "", *(f"{ratio:.2f}" for ratio in ratios), *goal_cells]],
     )
 
 
@@ -265,19 +265,19 @@ def _narrow(count: int, step: int = 1_000_000) -> pa.RecordBatchReader:
     return pa.RecordBatchReader.from_batches(NARROW, batches())
 
 
-# -- from nothing -----------------------------------------------------------------------------------------------------
+# -- cold start -----------------------------------------------------------------------------------------------------
 
 
-def _starts(place: Path, numbers: Numbers) -> Grid:
+def _starts(lake_path: Path, numbers: Numbers) -> Grid:
     found = []
     for _ in range(numbers.starts):
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
-            found.append(process.submit(start, str(place), numbers.sizes[0], time.time()).result())
+            found.append(process.submit(start, str(lake_path), numbers.sizes[0], time.time()).result())
     steps = {
-        "a process begins, and opens the workspace": [each.opened for each in found],
-        "Spark's session starts": [each.session for each in found],
+        "process starts and opens the workspace": [each.opened for each in found],
+        "Spark session starts": [each.session for each in found],
         "the first run": [each.first for each in found],
-        "cold, up to the end of the first run": [each.opened + each.session + each.first for each in found],
+        "cold start until the end of the first run": [each.opened + each.session + each.first for each in found],
         "the second run": [each.second for each in found],
     }
     return Grid(
@@ -287,8 +287,8 @@ def _starts(place: Path, numbers: Numbers) -> Grid:
     )
 
 
-def start(place: str, size: int, begun: float) -> Start:
-    with penstock.open(settings=_settings(Path(place))) as lake:
+def start(lake_path: str, size: int, begun: float) -> Start:
+    with penstock.open(settings=_settings(Path(lake_path))) as lake:
         working = lake.dataset(f"bench.of_{size}")
         opened = time.time() - begun
         session = seconds(_session)
@@ -298,22 +298,22 @@ def start(place: str, size: int, begun: float) -> Start:
 
 
 def _session() -> None:
-    from penstock.engines.spark.session import session
+    from penstock.engines.spark.session import get_or_start_session
 
-    session()
+    get_or_start_session()
 
 
 def _stop() -> None:
-    from penstock.engines.spark.session import stop
+    from penstock.engines.spark.session import stop_session
 
-    stop()
-
-
-# -- what they share --------------------------------------------------------------------------------------------------
+    stop_session()
 
 
-def _settings(place: Path) -> Settings:
-    return Settings(workspace=place, durable=False)
+# -- shared functions --------------------------------------------------------------------------------------------------
+
+
+def _settings(lake_path: Path) -> Settings:
+    return Settings(workspace=lake_path, durable=False)
 
 
 def _best_and_median(times: Sequence[float]) -> list[str]:
@@ -322,8 +322,8 @@ def _best_and_median(times: Sequence[float]) -> list[str]:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few runs over small datasets, to see that it runs")
-    parser.add_argument("--folder", help="where the datasets are made for a while")
+    parser.add_argument("--quick", action="store_true", help="few runs with small datasets, to check that it runs")
+    parser.add_argument("--folder", help="folder for temporary datasets")
     return parser.parse_args()
 
 

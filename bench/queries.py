@@ -1,10 +1,9 @@
-"""What a promise costs: registered queries beside DuckDB alone, with the same SQL on the same files.
+"""Benchmark registered queries, compared with DuckDB alone running the same SQL on the same files.
 
-Penstock is a real `penstock serve --dev`, asked over HTTP on one connection that stays open; a query runs in a child
-process, every row is checked, and who asked is written down. DuckDB is a connection that stays open, in this process,
-and does none of that. Both take turns, with a short rest before each, in which children become ready in place of those
-that were used up; `without a rest` is what it says. No question is asked twice, so that no answer comes from a cache.
-That both answer the same is checked before anything is measured.
+Penstock is a real `penstock serve --dev`, used over one persistent HTTP connection; a query runs in a sandbox process,
+every row is validated, and the caller is audited. DuckDB is an open connection in this process and does none of that.
+Both run in turns, with a pause before each, in which the sandbox prepares new processes (`without a pause` has none).
+No query is repeated, so that no result comes from a cache. Before the measurements, the results are compared.
 """
 
 import argparse
@@ -29,38 +28,39 @@ import pyarrow.parquet as pq
 import penstock
 from measure import Grid, Report, interleaved, median_and_p99, ms, seconds
 from penstock.config import Settings
-from penstock.core import result_schema as contract
-from penstock.core.registry import gts
-from penstock.core.result_schema import Field, FieldType
+from penstock.core import result_schema
 from penstock.core.odata import options
-from penstock.engines.duckdb import odata_sql as odata
-from penstock.lake import DatasetAt, Lake
-from penstock.service.queries import definitions as queries
+from penstock.core.registry import gts
+from penstock.core.result_schema import FieldType, ResultField
+from penstock.core.result_schema.odata_fields import odata_fields
+from penstock.engines.duckdb import odata_sql
+from penstock.lake import DatasetVersion, Lake
+from penstock.service.queries import definitions as query_definitions
+from penstock.service.queries.sandbox import Relation, RelationFile, Sandbox, TableRef
 from penstock.service.registry import schemas
-from penstock.service.queries.sandbox import File, Ref, Relation, Sandbox
 from rows import wide
 
 SMALL, LARGE = "bench.small", "bench.large"
 FIELDS = (
-    Field("id", FieldType.NUMBER),
-    Field("device", FieldType.NUMBER),
-    Field("reading", FieldType.NUMBER),
-    Field("amount", FieldType.NUMBER),
-    Field("city", FieldType.STRING),
-    Field("label", FieldType.STRING),
-    Field("taken", FieldType.DATETIME),
-    Field("valid", FieldType.BOOLEAN),
-    Field("day", FieldType.DATE),
-    Field("note", FieldType.STRING, optional=True),
+    ResultField("id", FieldType.NUMBER),
+    ResultField("device", FieldType.NUMBER),
+    ResultField("reading", FieldType.NUMBER),
+    ResultField("amount", FieldType.NUMBER),
+    ResultField("city", FieldType.STRING),
+    ResultField("label", FieldType.STRING),
+    ResultField("taken", FieldType.DATETIME),
+    ResultField("valid", FieldType.BOOLEAN),
+    ResultField("day", FieldType.DATE),
+    ResultField("note", FieldType.STRING, optional=True),
 )
-SELECTS = {  # with one parameter; FROM what, is filled in
-    SMALL: "SELECT * FROM {} WHERE device = $given",
-    LARGE: "SELECT * FROM {} WHERE id >= $given",
+SELECTS = {  # with one parameter; the relation is filled in
+    SMALL: "SELECT * FROM {} WHERE device = $threshold",
+    LARGE: "SELECT * FROM {} WHERE id >= $threshold",
 }
-FIRST = options([], odata.kinds(FIELDS), default_top=1_000, max_top=1_000)  # the page that is asked for
-PART = 64 << 10  # rows that are checked at a time, as the service does
+FIRST = options([], odata_fields(FIELDS), default_top=1_000, max_top=1_000)  # the requested page
+PART = 64 << 10  # rows per validated batch, as in the service
 REST = 0.2  # seconds
-LATENCY, RATIO, CHECKING = 0.025, 1.3, 1.0  # what is wanted: seconds more at most, times as long at most
+LATENCY, RATIO, CHECKING = 0.025, 1.3, 1.0  # goals: maximum additional seconds, maximum ratios
 OURS, PYTHON, BARE = "Penstock", "Penstock from Python", "DuckDB alone"
 
 
@@ -68,38 +68,38 @@ OURS, PYTHON, BARE = "Penstock", "Penstock from Python", "DuckDB alone"
 class Numbers:
     small: int  # rows
     large: int
-    questions: int  # of the small kind
-    rounds: int  # of the large kind
+    questions: int  # small queries
+    rounds: int  # large queries
 
 
 FULL = Numbers(small=5_000, large=1_000_000, questions=100, rounds=15)
 QUICK = Numbers(small=5_000, large=200_000, questions=40, rounds=3)
 
 
-# The place.
+# Workspace and server.
 
 
 def prepare(settings: Settings, numbers: Numbers) -> None:
     with penstock.open(create=True, settings=settings) as lake:
         promise = [field.as_json() for field in FIELDS]
         payload = {"name": "rows", "type_id": gts.QUERY_RETURNS, "fields": promise}
-        schema = schemas.create(lake.workspace, lake.caller, payload).id
+        schema = schemas.create(lake._workspace, lake.caller, payload).id
         for name, rows in ((SMALL, numbers.small), (LARGE, numbers.large)):
             lake.create(name, wide(rows))
             query = {
                 "name": name,
                 "sql": SELECTS[name].format(name),
                 "returns_schema_id": str(schema),
-                "parameters": [{"name": "given", "type": "number"}],
+                "parameters": [{"name": "threshold", "type": "number"}],
             }
-            queries.create(lake.workspace, lake.caller, query, lake.results.inspected(lake.caller))
+            query_definitions.create(lake._workspace, lake.caller, query, lake._query_executor.inspector(lake.caller))
 
 
 @contextmanager
 def serving(settings: Settings, log: Path) -> Iterator[http.client.HTTPConnection]:
     words = ["serve", "--dev", "--http-port", "0", "--no-flight", "--json", "--workspace", str(settings.workspace)]
     command = [sys.executable, "-c", "from penstock.cli import main; main()", *words]
-    with log.open("w") as told, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=told) as process:
+    with log.open("w") as log_file, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log_file) as process:
         try:
             assert process.stdout
             lines = iter(process.stdout.readline, b"}\n")
@@ -112,24 +112,24 @@ def serving(settings: Settings, log: Path) -> Iterator[http.client.HTTPConnectio
             process.terminate()
 
 
-# Who is asked. Each knows the rows of an answer as a table, and never has the same question twice.
+# Clients. Each returns rows as a table.
 
 
 @dataclass
 class Penstock:
-    """Over HTTP."""
+    """Client over HTTP."""
 
     connection: http.client.HTTPConnection
     ids: Mapping[str, str]
 
-    def json(self, name: str, given: int) -> bytes:
-        return self._asked(name, f"given={given}&$top={FIRST.top}", "application/json")
+    def json(self, name: str, threshold: int) -> bytes:
+        return self._get_results(name, f"threshold={threshold}&$top={FIRST.top}", "application/json")
 
-    def arrow(self, name: str, given: int) -> pa.Table:
-        data = self._asked(name, f"given={given}", "application/vnd.apache.arrow.stream")
+    def arrow(self, name: str, threshold: int) -> pa.Table:
+        data = self._get_results(name, f"threshold={threshold}", "application/vnd.apache.arrow.stream")
         return pa.ipc.open_stream(data).read_all()
 
-    def _asked(self, name: str, query: str, accept: str) -> bytes:
+    def _get_results(self, name: str, query: str, accept: str) -> bytes:
         self.connection.request("GET", f"/queries/{self.ids[name]}/results?{query}", headers={"accept": accept})
         answer = self.connection.getresponse()
         body = answer.read()
@@ -146,8 +146,8 @@ class DuckDB:
     def over(cls, paths: Mapping[str, list[str]]) -> "DuckDB":
         return cls(duckdb.connect(), {name: SELECTS[name].format(f"read_parquet({paths[name]})") for name in SELECTS})
 
-    def arrow(self, name: str, given: int) -> pa.Table:
-        return self.db.sql(self.sql[name], params={"given": given}).to_arrow_table()
+    def arrow(self, name: str, threshold: int) -> pa.Table:
+        return self.db.sql(self.sql[name], params={"threshold": threshold}).to_arrow_table()
 
 
 def assert_alike(ours: Penstock, bare: DuckDB, numbers: Numbers) -> None:
@@ -161,7 +161,7 @@ def assert_alike(ours: Penstock, bare: DuckDB, numbers: Numbers) -> None:
         assert one[column].sort().equals(other[column].sort()), column
 
 
-# What is measured.
+# Measurements.
 
 
 def rested(act: Callable[[], object]) -> float:
@@ -172,24 +172,24 @@ def rested(act: Callable[[], object]) -> float:
 def small(lake: Lake, ours: Penstock, bare: DuckDB, numbers: Numbers) -> dict[str, list[float]]:
     device = count(3)
     here = lake.query(SMALL)
-    here.run({"$top": FIRST.top}, given=1)  # starts the process that children come from
+    here.run({"$top": FIRST.top}, threshold=1)  # starts the fork server
     found = interleaved(
         {
             BARE: lambda: rested(lambda: bare.arrow(SMALL, next(device))),
             OURS: lambda: rested(lambda: ours.json(SMALL, next(device))),
-            PYTHON: lambda: rested(lambda: here.run({"$top": FIRST.top}, given=next(device)).to_arrow()),
-            "Penstock, asked before": lambda: rested(lambda: ours.json(SMALL, 1)),
+            PYTHON: lambda: rested(lambda: here.run({"$top": FIRST.top}, threshold=next(device)).to_arrow()),
+            "Penstock, cached result": lambda: rested(lambda: ours.json(SMALL, 1)),
         },
         numbers.questions,
     )
-    found["Penstock, without a rest"] = [
+    found["Penstock, without a pause"] = [
         seconds(lambda: ours.json(SMALL, next(device))) for _ in range(numbers.questions)
     ]
     return found
 
 
 def stages(lake: Lake, numbers: Numbers) -> dict[str, list[float]]:
-    """The parts of a small query, one after the other, as the service goes through them."""
+    """Measure the steps of a small query one after the other, as the service runs them."""
     took: dict[str, list[float]] = {}
 
     @contextmanager
@@ -198,67 +198,67 @@ def stages(lake: Lake, numbers: Numbers) -> dict[str, list[float]]:
         yield
         took.setdefault(part, []).append(time.perf_counter() - begun)
 
-    ref, sandbox = Ref("bench", "small"), Sandbox(lake.workspace.data)
-    with sandbox.cell():
-        pass  # starts the process that children come from
+    ref, sandbox = TableRef("bench", "small"), Sandbox(lake._workspace.data)
+    with sandbox.process():
+        pass  # starts the fork server
     for device in range(numbers.questions):
         time.sleep(REST)
-        given = {"given": device}
+        threshold = {"threshold": device}
         with timed("find the query and its schema"):
-            query = lake.results.opened(lake.caller, SMALL).query
+            query = lake._query_executor.load(lake.caller, SMALL).query
         with timed("find the version and its files"):
-            relation = _relation(lake.dataset(SMALL).now())
+            relation = _relation(lake.dataset(SMALL).current())
         with ExitStack() as stack:
-            with timed("take a child that waits"):
-                child = stack.enter_context(sandbox.cell())
-            with timed("read the statement"):
+            with timed("take a prepared process"):
+                child = stack.enter_context(sandbox.process())
+            with timed("parse the statement"):
                 child.parse(query.draft.sql)
-            with timed("give it the files"):
+            with timed("bind the files"):
                 child.bind({ref: relation})
-            with timed("ask for its columns"):
-                have = child.describe(given)
-            with timed("put the page around it"):
-                page = odata.page(FIRST, FIELDS, have)
-            with timed("run it"):
-                rows = child.run(page.before, page.after, {**given, **page.parameters}).table()
-            with timed("check the rows"):
-                contract.check_batches(FIELDS, rows.schema, rows.to_batches())
-            with timed("end the child"):
+            with timed("describe the columns"):
+                have = child.describe(threshold)
+            with timed("build the page query"):
+                page = odata_sql.page_query(FIRST, FIELDS, have)
+            with timed("run the query"):
+                rows = child.run(page.before, page.after, {**threshold, **page.parameters}).table()
+            with timed("validate the rows"):
+                result_schema.check_batches(FIELDS, rows.schema, rows.to_batches())
+            with timed("end the process"):
                 stack.close()
-        with timed("write down who asked"), lake.workspace.db.write(lake.caller) as tx:
-            tx.audit("query.run", given)
+        with timed("write the audit entry"), lake._workspace.db.write(lake.caller) as tx:
+            tx.audit("query.run", threshold)
     sandbox.close()
     return took
 
 
 def large(lake: Lake, ours: Penstock, bare: DuckDB, numbers: Numbers) -> dict[str, list[float]]:
     below = count(2)
-    here, sandbox = lake.query(LARGE), Sandbox(lake.workspace.data)
-    at = lake.dataset(LARGE).now()
+    here, sandbox = lake.query(LARGE), Sandbox(lake._workspace.data)
+    at = lake.dataset(LARGE).current()
     through_arrow = duckdb.connect().register("rows", pads.dataset(at.paths()))
-    relation = {Ref("bench", "large"): _relation(at)}
+    relation = {TableRef("bench", "large"): _relation(at)}
 
     def unchecked() -> None:
-        with sandbox.cell() as cell:
+        with sandbox.process() as cell:
             cell.parse(SELECTS[LARGE].format(LARGE))
             cell.bind(relation)
-            cell.run(parameters={"given": -next(below)}).table()
+            cell.run(parameters={"threshold": -next(below)}).table()
 
     def over_arrow() -> None:
-        through_arrow.sql(SELECTS[LARGE].format("rows"), params={"given": -next(below)}).to_arrow_table()
+        through_arrow.sql(SELECTS[LARGE].format("rows"), params={"threshold": -next(below)}).to_arrow_table()
 
     unchecked()
-    ours.connection.close()  # it has rested for long; the next question opens another
+    ours.connection.close()  # it was idle for long; the next request opens another
     size = sum(batch.serialize().size for batch in ours.arrow(LARGE, -1).to_batches())
     with wired(size) as wire:
         found = interleaved(
             {
                 BARE: lambda: rested(lambda: bare.arrow(LARGE, -next(below))),
                 OURS: lambda: rested(lambda: ours.arrow(LARGE, -next(below))),
-                PYTHON: lambda: rested(lambda: here.run(given=-next(below)).to_arrow()),
-                "its sandbox, unchecked": lambda: rested(unchecked),
+                PYTHON: lambda: rested(lambda: here.run(threshold=-next(below)).to_arrow()),
+                "Penstock sandbox, not validated": lambda: rested(unchecked),
                 "DuckDB, files read by Arrow": lambda: rested(over_arrow),
-                "the wire: as many bytes over HTTP": lambda: rested(wire),
+                "transport: the same bytes over HTTP": lambda: rested(wire),
             },
             numbers.rounds,
         )
@@ -268,7 +268,7 @@ def large(lake: Lake, ours: Penstock, bare: DuckDB, numbers: Numbers) -> dict[st
 
 @contextmanager
 def wired(size: int) -> Iterator[Callable[[], object]]:
-    """Somebody who sends so many bytes from memory to whoever asks: less is not possible with an answer that is held back."""
+    """Serve a number of bytes from memory over HTTP: the lower bound of a buffered response."""
     with subprocess.Popen([sys.executable, "-c", SENDER, str(size)], stdout=subprocess.PIPE) as sender:
         assert sender.stdout
         connection = http.client.HTTPConnection("127.0.0.1", int(sender.stdout.readline()), timeout=60)
@@ -289,8 +289,10 @@ while taken.recv(1 << 16):
 """
 
 
-def _relation(at: DatasetAt) -> Relation:
-    return Relation(at.schema, [File(path, file.rows) for path, file in zip(at.paths(), at.files(), strict=True)])
+def _relation(at: DatasetVersion) -> Relation:
+    return Relation(
+        at.schema, [RelationFile(path, file.rows) for path, file in zip(at.paths(), at.files(), strict=True)]
+    )
 
 
 def checking(paths: list[str], numbers: Numbers) -> dict[str, list[float]]:
@@ -298,7 +300,7 @@ def checking(paths: list[str], numbers: Numbers) -> dict[str, list[float]]:
     batches = rows.to_batches(max_chunksize=PART)
 
     def checked() -> None:
-        assert contract.check_batches(FIELDS, rows.schema, batches).valid
+        assert result_schema.check_batches(FIELDS, rows.schema, batches).valid
 
     return interleaved(
         {
@@ -309,10 +311,10 @@ def checking(paths: list[str], numbers: Numbers) -> dict[str, list[float]]:
     )
 
 
-# What is told.
+# Tables.
 
 
-def _told_small(took: dict[str, list[float]], numbers: Numbers) -> Grid:
+def _small_table(took: dict[str, list[float]], numbers: Numbers) -> Grid:
     floor = took[BARE]
     lines = []
     for who, times in took.items():
@@ -321,17 +323,17 @@ def _told_small(took: dict[str, list[float]], numbers: Numbers) -> Grid:
         lines.append([who, ms(min(times)), *median_and_p99(times), *more, *judged])
     return Grid(
         f"Milliseconds for a small query: 5 of {numbers.small:,} rows, 10 fields, as JSON; {numbers.questions} questions",
-        ["", "best", "p50", "p99", "more by p50", "by best", "wanted", "holds"],
+        ["", "best", "p50", "p99", "difference by p50", "by best", "goal", "reached"],
         lines,
     )
 
 
-def _told_stages(took: dict[str, list[float]]) -> Grid:
+def _stages_table(took: dict[str, list[float]]) -> Grid:
     lines = [[part, ms(min(times)), *median_and_p99(times)] for part, times in took.items()]
-    return Grid("Where the time of a small query goes, in milliseconds", ["", "best", "p50", "p99"], lines)
+    return Grid("Steps of a small query, in milliseconds", ["", "best", "p50", "p99"], lines)
 
 
-def _told_large(took: dict[str, list[float]], numbers: Numbers, size: int) -> Grid:
+def _large_table(took: dict[str, list[float]], numbers: Numbers, size: int) -> Grid:
     floor = took[BARE]
     lines = []
     for who, times in took.items():
@@ -341,22 +343,22 @@ def _told_large(took: dict[str, list[float]], numbers: Numbers, size: int) -> Gr
         lines.append([who, f"{min(times):.3f}", f"{median(times):.3f}", f"{best:.2f}", f"{ratio:.2f}", *judged])
     return Grid(
         f"Seconds for {numbers.large:,} rows of 10 fields as Arrow, {size / 1e6:,.0f} MB; {numbers.rounds} rounds",
-        ["", "best", "median", "ratio by best", "by median", "wanted", "holds"],
+        ["", "best", "median", "ratio by best", "by median", "goal", "reached"],
         lines,
     )
 
 
-def _told_checking(took: dict[str, list[float]], numbers: Numbers) -> Grid:
+def _checking_table(took: dict[str, list[float]], numbers: Numbers) -> Grid:
     check, read = took["check"], took["read"]
     ratios = (min(check) / min(read), median(check) / median(read))
     lines = [
-        ["check every value", ms(min(check)), ms(median(check)), *(f"{r:.2f}" for r in ratios),
+        ["validate every value", ms(min(check)), ms(median(check)), *(f"{r:.2f}" for r in ratios),
          f"below {CHECKING:.0f}", _yes(ratios[1] < CHECKING)],
-        ["read them from Parquet with pyarrow", ms(min(read)), ms(median(read)), "", "", "", ""],
+        ["read the rows from Parquet with pyarrow", ms(min(read)), ms(median(read)), "", "", "", ""],
     ]  # fmt: skip
     return Grid(
-        f"Milliseconds to check {numbers.large:,} rows of 10 fields against a schema; {numbers.rounds} rounds",
-        ["", "best", "median", "ratio by best", "by median", "wanted", "holds"],
+        f"Milliseconds to validate {numbers.large:,} rows of 10 fields against a schema; {numbers.rounds} rounds",
+        ["", "best", "median", "ratio by best", "by median", "goal", "reached"],
         lines,
     )
 
@@ -369,30 +371,30 @@ def measure(report: Report, numbers: Numbers, folder: Path) -> None:
     settings = Settings(workspace=folder / "lake")
     prepare(settings, numbers)
     with penstock.open(settings=settings) as lake, serving(settings, folder / "log") as connection:
-        paths = {name: lake.dataset(name).now().paths() for name in SELECTS}
+        paths = {name: lake.dataset(name).current().paths() for name in SELECTS}
         ours = Penstock(connection, {name: str(lake.query(name).id) for name in SELECTS})
         bare = DuckDB.over(paths)
         assert_alike(ours, bare, numbers)
-        report.add(_told_small(small(lake, ours, bare, numbers), numbers))
-        report.add(_told_stages(stages(lake, numbers)))
+        report.add(_small_table(small(lake, ours, bare, numbers), numbers))
+        report.add(_stages_table(stages(lake, numbers)))
         size = bare.arrow(LARGE, -1).nbytes
-        report.add(_told_large(large(lake, ours, bare, numbers), numbers, size))
-        report.add(_told_checking(checking(paths[LARGE], numbers), numbers))
+        report.add(_large_table(large(lake, ours, bare, numbers), numbers, size))
+        report.add(_checking_table(checking(paths[LARGE], numbers), numbers))
 
 
 def main() -> None:
-    asked = _options()
+    arguments = _options()
     packages = ["duckdb", "pyarrow", "fastapi", "uvicorn", "sqlalchemy"]
-    report = Report("queries", "Queries that keep a promise", packages, quick=asked.quick)
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=asked.folder) as folder:
-        measure(report, QUICK if asked.quick else FULL, Path(folder))
+    report = Report("queries", "Registered queries", packages, quick=arguments.quick)
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=arguments.folder) as folder:
+        measure(report, QUICK if arguments.quick else FULL, Path(folder))
     print(f"\nalso in {report.save()}")
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few questions and fewer rows, to see that it runs")
-    parser.add_argument("--folder", help="where the workspace is made for a while (a disk, not a memory file system)")
+    parser.add_argument("--quick", action="store_true", help="few queries and fewer rows, to check that it runs")
+    parser.add_argument("--folder", help="folder of the temporary workspace (on a disk, not in memory)")
     return parser.parse_args()
 
 

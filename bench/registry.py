@@ -1,9 +1,8 @@
-"""How many requests a second the registry answers, and how fast, with many schemas in it.
+"""Benchmark the registry under load: throughput and latency with many schemas.
 
-Each case stands beside a bare FastAPI route that sends the same SQL in the same transactions, and knows no tokens, no
-OData, no checks, no log. Both are served by uvicorn, each in a process of its own, and asked by a third. Who is asked,
-for what, of which database, takes turns in rounds. That the SQL is the same, and that the same schemas come back, is
-checked before anything is measured.
+Each case is compared with a plain FastAPI route that sends the same SQL in the same transactions, without tokens,
+OData, validation or logs. Both run under uvicorn in their own processes; a third process sends requests. Servers,
+cases and databases are measured in turns. Before that, the benchmark checks that SQL and results are the same.
 """
 
 import argparse
@@ -38,36 +37,36 @@ from sqlalchemy import bindparam, delete, event, select, update
 import loads
 import penstock
 from measure import Grid, Report, interleaved, ms, p99
-from penstock import config
-from penstock.catalog import odata_sql as searches
-from penstock.catalog.database import APP_ROLE, TENANT_SETTING, Database, Tx, add, mine
+from penstock import config, json_logs
+from penstock.catalog import odata_sql
+from penstock.catalog.database import APP_ROLE, TENANT_SETTING, CatalogTransaction, Database
 from penstock.catalog.tables import gts_schema_fields, gts_schema_versions, gts_schemas
+from penstock.catalog.tenant_guard import insert_for_tenant, tenant_filter
 from penstock.config import Settings
-from penstock.core.registry import gts
 from penstock.core.caller import Caller, Role
-from penstock.core.result_schema import Field, FieldType
+from penstock.core.registry import gts
 from penstock.core.registry.schema_entry import name_key
-from penstock import json_logs as logs
-from penstock.rest.app import application
-from penstock.rest.context import Edge
+from penstock.core.result_schema import FieldType, ResultField
+from penstock.rest.app import create_app
+from penstock.rest.context import RestContext
 from penstock.rest.server import Server
-from penstock.service.auth.tokens import Tokens, mint
+from penstock.service.auth.tokens import TokenVerifier, mint
 
-WANTED = 0.60  # of the bare route's requests per second
+GOAL = 0.60  # share of the plain route's requests per second
 CONNECTIONS = 8
 OURS, BARE = "Penstock", "bare"
 GET, BY_NAME, BY_FIELD, PUT = CASES = ("GET by id", "search by name", "search by field", "PUT")
-INDEXES = {BY_NAME: "ix_gts_schemas_name", BY_FIELD: "ix_gts_schema_fields_name"}  # that a search is to go by
-WALK = "ix_gts_schemas_created"  # the index that has every schema in the order of the answer
+INDEXES = {BY_NAME: "ix_gts_schemas_name", BY_FIELD: "ix_gts_schema_fields_name"}  # that a search must use
+WALK = "ix_gts_schemas_created"  # the index of all schemas in the order of the result
 SECRET = "a secret of enough bytes, for measuring only"
 TENANT, OTHER = UUID("11111111-2222-3333-4444-555555555555"), UUID("99999999-8888-7777-6666-555555555555")
-CALLER, STRANGER = (Caller(tenant, UUID(int=7), "bench", Role.ADMIN) for tenant in (TENANT, OTHER))
+CALLER, OTHER_CALLER = (Caller(tenant, UUID(int=7), "bench", Role.ADMIN) for tenant in (TENANT, OTHER))
 
 
 @dataclass(frozen=True)
 class Numbers:
     schemas: int
-    others: int  # schemas of another tenant, in between
+    others: int  # schemas of another tenant
     rounds: int
     seconds: float  # of a round
 
@@ -75,15 +74,15 @@ class Numbers:
 FULL = Numbers(schemas=100_000, others=10_000, rounds=5, seconds=2.0)
 QUICK = Numbers(schemas=2_000, others=200, rounds=2, seconds=0.5)
 
-# What the schemas are. Asked again, the same again.
+# Deterministic test schemas.
 
 COMMON = tuple(
     f"{thing}_{part}" for thing in ("order", "item", "client", "store") for part in ["id", "day", "name", "sum", "kind"]
 )
-HOLDERS = 10  # schemas that hold the same rare field
-PLACES = ("Accra", "Bergen", "Cusco", "Dakar", "Erfurt", "Fukuoka", "Ghent", "Hanoi", "Izmir", "Jaipur")
+HOLDERS = 10  # schemas with the same rare field
+CITIES = ("Accra", "Bergen", "Cusco", "Dakar", "Erfurt", "Fukuoka", "Ghent", "Hanoi", "Izmir", "Jaipur")
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
-_CHUNK = 2_000  # schemas that are written together
+_CHUNK = 2_000  # schemas per transaction
 
 
 def schema_id(number: int, tenant: UUID = TENANT) -> UUID:
@@ -91,54 +90,59 @@ def schema_id(number: int, tenant: UUID = TENANT) -> UUID:
 
 
 def name(number: int) -> str:
-    return f"Orders of {PLACES[number % 10]}, report {number:06d}"
+    return f"Orders of {CITIES[number % 10]}, report {number:06d}"
 
 
 def rare(number: int, of: int) -> str:
-    """A field that few of so many schemas hold."""
+    """Return the name of a field that few schemas have."""
     return f"mark_{number % (of // 10 // HOLDERS)}"
 
 
 def fields(number: int, of: int) -> list[dict[str, Any]]:
-    """Five to ten; a tenth of the schemas has a rare one among them."""
+    """Return five to ten fields; a tenth of the schemas has a rare one."""
     names = [COMMON[(number * 7 + i) % len(COMMON)] for i in range(5 + number % 6)]
     if number % 10 == 0:
         names[-1] = rare(number // 10, of)
     kinds = list(FieldType)
-    return [Field(each, kinds[i % len(kinds)], i > 2, False, f"The {each}").as_json() for i, each in enumerate(names)]
+    return [
+        ResultField(each, kinds[i % len(kinds)], i > 2, False, f"The {each}").as_json() for i, each in enumerate(names)
+    ]
 
 
 def fill(db: Database, caller: Caller, count: int) -> None:
     for start in range(0, count, _CHUNK):
         rows = [_schema(number, caller, fields(number, count)) for number in range(start, min(start + _CHUNK, count))]
         with db.write(caller) as tx:
-            tx.each(add(gts_schemas), rows)
-            tx.each(add(gts_schema_fields), [each for row in rows for each in _fields(row["id"], row["fields"])])
-            tx.each(add(gts_schema_versions), [_version(row, caller) for row in rows])
+            tx.insert_many(insert_for_tenant(gts_schemas), rows)
+            tx.insert_many(
+                insert_for_tenant(gts_schema_fields),
+                [each for row in rows for each in _fields(row["id"], row["fields"])],
+            )
+            tx.insert_many(insert_for_tenant(gts_schema_versions), [_version(row, caller) for row in rows])
 
 
 def prepare(settings: Settings, numbers: Numbers) -> None:
-    """A catalog of two tenants, as it is after a quiet while."""
+    """Create a catalog with two tenants, with up-to-date statistics."""
     with penstock.open(create=True, settings=settings) as lake:
-        db = lake.workspace.db
+        db = lake._workspace.db
         fill(db, CALLER, numbers.schemas)
-        fill(db, STRANGER, numbers.others)
+        fill(db, OTHER_CALLER, numbers.others)
         settle(db)
 
 
 def settle(db: Database) -> None:
-    """PostgreSQL would do so by itself a little later, amid the rounds. SQLite never does."""
+    """Update the statistics of PostgreSQL, which would otherwise happen during the rounds. SQLite never does so."""
     if db.engine.dialect.name == "postgresql":
-        with db.raw() as connection:
+        with db.connect_without_tenant() as connection:
             connection.execution_options(isolation_level="AUTOCOMMIT").exec_driver_sql("VACUUM ANALYZE")
 
 
-def _schema(number: int, caller: Caller, known: list[dict[str, Any]]) -> dict[str, Any]:
+def _schema(number: int, caller: Caller, schema_fields: list[dict[str, Any]]) -> dict[str, Any]:
     at = BEGAN + timedelta(minutes=number)
     description = f"What the orders of report {number} come to"
     return {
         "id": schema_id(number, caller.tenant), "type_id": gts.QUERY_RETURNS, "state": "ACTIVE", "version": 1,
-        **_texts(name(number), description), "fields": known, "metadata": {"team": number % 100},
+        **_texts(name(number), description), "fields": schema_fields, "metadata": {"team": number % 100},
         "state_changed_at": at, "created_at": at, "created_by": caller.user, "updated_at": at, "updated_by": caller.user,
     }  # fmt: skip
 
@@ -150,33 +154,35 @@ def _texts(name: str, description: str) -> dict[str, str]:
     }  # fmt: skip
 
 
-def _fields(schema: UUID, known: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _fields(schema: UUID, schema_fields: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
         {"schema_id": schema, "position": i, "name": each["name"], "type": each["type"],
          "array": each.get("array", False), "optional": each["optional"]}
-        for i, each in enumerate(known)
+        for i, each in enumerate(schema_fields)
     ]  # fmt: skip
 
 
 def _version(row: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    kept = {member: row[member] for member in ("version", "name", "description", "fields", "metadata", "state")}
-    return kept | {
+    version_members = {
+        member: row[member] for member in ("version", "name", "description", "fields", "metadata", "state")
+    }
+    return version_members | {
         "schema_id": row["id"], "change": "create", "reason": None, "changed_at": row["created_at"],
         "changed_by": caller.user, "author": caller.name,
     }  # fmt: skip
 
 
-# The bare routes.
+# Plain routes.
 
 _s, _f = gts_schemas.c, gts_schema_fields.c
-_there = (mine(gts_schemas), _s.deleted_at.is_(None))
+_there = (tenant_filter(gts_schemas), _s.deleted_at.is_(None))
 _this = (*_there, _s.id == bindparam("schema"))
 FIND = select(gts_schemas).where(*_this)
 HOLD = FIND.with_for_update()
-_newest = select(gts_schemas).order_by(*searches.newest_first(_s.created_at, _s.id, few=True)).limit(51).offset(0)
+_newest = select(gts_schemas).order_by(*odata_sql.newest_first(_s.created_at, _s.id, few=True)).limit(51).offset(0)
 NAMED = _newest.where(*_there, _s.name == bindparam("name"))
 HOLDING = _newest.where(
-    *_there, _s.id.in_(select(_f.schema_id).where(_f.name == bindparam("field"), mine(gts_schema_fields)))
+    *_there, _s.id.in_(select(_f.schema_id).where(_f.name == bindparam("field"), tenant_filter(gts_schema_fields)))
 )
 TAKEN = select(_s.id).where(
     *_there, _s.name_key == bindparam("key"), _s.id != bindparam("schema"), _s.state != "ARCHIVED"
@@ -189,8 +195,8 @@ CHANGE = (
         "fields", "metadata", "state", "state_changed_at", "updated_at", "updated_by", "version",
     )})
 )  # fmt: skip
-DROP_FIELDS = delete(gts_schema_fields).where(mine(gts_schema_fields), _f.schema_id == bindparam("schema"))
-ADD_FIELD, ADD_VERSION = add(gts_schema_fields), add(gts_schema_versions)
+DROP_FIELDS = delete(gts_schema_fields).where(tenant_filter(gts_schema_fields), _f.schema_id == bindparam("schema"))
+ADD_FIELD, ADD_VERSION = insert_for_tenant(gts_schema_fields), insert_for_tenant(gts_schema_versions)
 
 
 def bare(db: Database) -> FastAPI:
@@ -224,7 +230,7 @@ def bare(db: Database) -> FastAPI:
     return app
 
 
-def _replaced(tx: Tx, row: dict[str, Any], sent: dict[str, Any]) -> dict[str, Any]:
+def _replaced(tx: CatalogTransaction, row: dict[str, Any], sent: dict[str, Any]) -> dict[str, Any]:
     assert tx.first(TAKEN, key=name_key(sent["name"]), schema=row["id"]) is None
     now = {
         **_texts(sent["name"], sent["description"]), "fields": sent["fields"], "metadata": sent["metadata"],
@@ -232,13 +238,15 @@ def _replaced(tx: Tx, row: dict[str, Any], sent: dict[str, Any]) -> dict[str, An
         "updated_by": tx.caller.user, "version": row["version"] + 1,
     }  # fmt: skip
     values = {f"new_{member}": value for member, value in now.items()}
-    assert tx.run(CHANGE, schema=row["id"], before=row["version"], **values) == 1
-    tx.run(DROP_FIELDS, schema=row["id"])
-    tx.each(ADD_FIELD, _fields(row["id"], sent["fields"]))
-    kept = {member: now[member] for member in ("version", "name", "description", "fields", "metadata", "state")}
-    tx.run(
+    assert tx.execute(CHANGE, schema=row["id"], before=row["version"], **values) == 1
+    tx.execute(DROP_FIELDS, schema=row["id"])
+    tx.insert_many(ADD_FIELD, _fields(row["id"], sent["fields"]))
+    version_members = {
+        member: now[member] for member in ("version", "name", "description", "fields", "metadata", "state")
+    }
+    tx.execute(
         ADD_VERSION, schema_id=row["id"], change="update", reason=None, changed_at=tx.now, changed_by=tx.caller.user,
-        author=tx.caller.name, **kept,
+        author=tx.caller.name, **version_members,
     )  # fmt: skip
     tx.audit("schema.update", {"schema_id": row["id"], "version": now["version"], "reason": None})
     return row | now
@@ -248,7 +256,7 @@ def _json(value: Any) -> Response:
     return Response(json.dumps(value, default=str), media_type="application/json")
 
 
-# What is asked.
+# Requests.
 
 
 @dataclass(frozen=True)
@@ -281,12 +289,12 @@ def request(who: str, case: str, number: int, of: int) -> Request:
     return Request("PUT", f"/gts/{schema_id(number)}", json.dumps(sent)[:-1] + f', "version": {mark}}}')
 
 
-# Who answers.
+# Servers.
 
 
 @dataclass(frozen=True)
-class Place:
-    """A database that is filled, and a server of each kind over it."""
+class Target:
+    """A filled database with a server of each kind."""
 
     name: str
     db: Database
@@ -295,26 +303,28 @@ class Place:
     pids: dict[str, int] = field(default_factory=dict)
 
     def busy(self, who: str) -> dict[int, float]:
-        """Seconds of a core that the server's process has used, and those of its database."""
+        """Return the CPU seconds of the server process and of its database processes."""
         pids = [self.pids[who]]
         if self.db.engine.dialect.name == "postgresql":
-            with self.db.raw() as connection:
+            with self.db.connect_without_tenant() as connection:
                 pids += [row.pid for row in connection.exec_driver_sql("SELECT pid FROM pg_stat_activity")]
         return {pid: _busy(pid) for pid in pids}
 
 
 @contextmanager
-def serving(place: Place, folder: Path) -> Iterator[None]:
+def serving(bench_target: Target, folder: Path) -> Iterator[None]:
     context, processes = get_context("spawn"), []
     try:
         for who, serve in ((OURS, _serve_ours), (BARE, _serve_bare)):
             here, there = context.Pipe(duplex=False)
-            process = context.Process(target=serve, args=(place.settings, there, folder / f"{place.name}.log"))
+            process = context.Process(
+                target=serve, args=(bench_target.settings, there, folder / f"{bench_target.name}.log")
+            )
             process.start()
             processes.append(process)
             assert here.poll(60), f"{who} did not start"
             assert process.pid
-            place.ports[who], place.pids[who] = here.recv(), process.pid
+            bench_target.ports[who], bench_target.pids[who] = here.recv(), process.pid
         yield
     finally:
         for process in processes:
@@ -322,33 +332,33 @@ def serving(place: Place, folder: Path) -> Iterator[None]:
             process.join(30)
 
 
-def _serve_ours(settings: Settings, told: Pipe, log: Path) -> None:
+def _serve_ours(settings: Settings, port_pipe: Pipe, log: Path) -> None:
     with penstock.open(settings=settings) as lake, log.open("w") as stream:
-        logs.to(stream)
-        edge = Edge(lake.workspace, Tokens(SECRET))
-        Server(application(edge), "127.0.0.1", 0).run(lambda address: told.send(int(address.rpartition(":")[2])))
+        json_logs.log_to(stream)
+        edge = RestContext.create(lake._workspace, TokenVerifier(SECRET))
+        Server(create_app(edge), "127.0.0.1", 0).run(lambda address: port_pipe.send(int(address.rpartition(":")[2])))
 
 
-def _serve_bare(settings: Settings, told: Pipe, _log: Path) -> None:
-    with penstock.open(settings=settings) as lake, socket.create_server(("127.0.0.1", 0)) as place:
-        place.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        told.send(place.getsockname()[1])
-        app = bare(lake.workspace.db)
+def _serve_bare(settings: Settings, port_pipe: Pipe, _log: Path) -> None:
+    with penstock.open(settings=settings) as lake, socket.create_server(("127.0.0.1", 0)) as bench_target:
+        bench_target.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        port_pipe.send(bench_target.getsockname()[1])
+        app = bare(lake._workspace.db)
         settled = uvicorn.Config(
             app, http="h11", ws="none", log_config=None, access_log=False, proxy_headers=False, server_header=False
         )
-        uvicorn.Server(settled).run(sockets=[place])
+        uvicorn.Server(settled).run(sockets=[bench_target])
 
 
 def _busy(pid: int) -> float:
     try:
         stat = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return 0.0
     return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
 
 
-# Are they alike?
+# Comparison of both servers.
 
 
 @dataclass(frozen=True)
@@ -358,28 +368,28 @@ class Sent:
 
     @cached_property
     def shape(self) -> str:
-        """The statement without the names of its parameters, and without brackets."""
+        """The statement without names of parameters and parentheses."""
         return re.sub(r"[()]", "", re.sub(r"%\(\w+\)s", "?", self.statement))
 
 
-def assert_alike(place: Place, of: int) -> dict[str, Sent]:
-    """Both send the same SQL and find the same schemas. Gives the statement of each search."""
-    with penstock.open(settings=place.settings) as lake:
-        db = lake.workspace.db
-        apps = {OURS: application(Edge(lake.workspace, Tokens(SECRET))), BARE: bare(db)}
+def assert_alike(bench_target: Target, of: int) -> dict[str, Sent]:
+    """Check that both servers send the same SQL and find the same schemas. Returns the statement of each search."""
+    with penstock.open(settings=bench_target.settings) as lake:
+        db = lake._workspace.db
+        apps = {OURS: create_app(RestContext.create(lake._workspace, TokenVerifier(SECRET))), BARE: bare(db)}
         found: dict[tuple[str, str], tuple[list[Sent], Any]] = {}
         for version, (who, case) in enumerate(product(apps, CASES)):
-            number = of - 1 - version if case == PUT else of - 10  # each changes a schema that nobody asks for later
+            number = of - 1 - version if case == PUT else of - 10  # each changes a schema that is not requested later
             found[who, case] = _answered(apps[who], db, request(who, case, number, of))
     for case in CASES:
-        (ours, shown), (bares, rows) = found[OURS, case], found[BARE, case]
+        (ours, our_rows), (bares, rows) = found[OURS, case], found[BARE, case]
         assert [each.shape for each in ours] == [each.shape for each in bares], (case, ours, bares)
         if case != PUT:
-            assert _ids(shown) == _ids(rows) != [], case
+            assert _ids(our_rows) == _ids(rows) != [], case
     return {case: found[OURS, case][0][-1] for case in INDEXES}
 
 
-def _answered(app: FastAPI, db: Database, asked: Request) -> tuple[list[Sent], Any]:
+def _answered(app: FastAPI, db: Database, http_request: Request) -> tuple[list[Sent], Any]:
     sent: list[Sent] = []
 
     def note(_connection: Any, _cursor: Any, statement: str, values: Any, *_rest: Any) -> None:
@@ -387,18 +397,18 @@ def _answered(app: FastAPI, db: Database, asked: Request) -> tuple[list[Sent], A
 
     event.listen(db.engine, "before_cursor_execute", note)
     try:
-        answer = asyncio.run(_through(app, asked))
+        answer = asyncio.run(_through(app, http_request))
     finally:
         event.remove(db.engine, "before_cursor_execute", note)
     assert answer.status_code == 200, answer.text
     return sent, answer.json()
 
 
-async def _through(app: FastAPI, asked: Request) -> httpx.Response:
+async def _through(app: FastAPI, http_request: Request) -> httpx.Response:
     headers = {"authorization": f"Bearer {_token()}", "content-type": "application/json"}
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
-        body = asked.body.replace(loads.MARK.decode(), f"{1:8}")
-        return await client.request(asked.method, asked.path, content=body, headers=headers)
+        body = http_request.body.replace(loads.MARK.decode(), f"{1:8}")
+        return await client.request(http_request.method, http_request.path, content=body, headers=headers)
 
 
 def _ids(answer: Any) -> list[str]:
@@ -406,27 +416,29 @@ def _ids(answer: Any) -> list[str]:
 
 
 def _token() -> str:
-    return mint(SECRET, tenant=TENANT, user="bench", roles=[Role.DEVELOPER.wire], ttl=timedelta(hours=2))
+    return mint(SECRET, tenant=TENANT, user="bench", roles=[Role.DEVELOPER.claim], ttl=timedelta(hours=2))
 
 
-def plan(place: Place, case: str, search: Sent) -> Grid:
-    """How the database finds schemas, as the role that serves requests."""
-    with place.db.raw() as connection:
-        if place.db.engine.dialect.name == "postgresql":
+def plan(bench_target: Target, case: str, search: Sent) -> Grid:
+    """Return the query plan of a search for the role that serves requests."""
+    with bench_target.db.connect_without_tenant() as connection:
+        if bench_target.db.engine.dialect.name == "postgresql":
             entered = f"SELECT set_config('role', %(role)s, true), set_config('{TENANT_SETTING}', %(tenant)s, true)"
             connection.exec_driver_sql(entered, {"role": APP_ROLE, "tenant": str(TENANT)})
             lines = [row[0] for row in connection.exec_driver_sql(f"EXPLAIN {search.statement}", search.values)]
         else:
             rows = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {search.statement}", search.values)
             lines = [row.detail for row in rows]
-    shown = [line.replace("  ", "\N{NO-BREAK SPACE}" * 2) for line in lines]
-    return Grid(f"The plan of a {case}, {place.name}: {_judged(case, lines)}", ["step"], [[line] for line in shown])
+    steps = [line.replace("  ", "\N{NO-BREAK SPACE}" * 2) for line in lines]
+    return Grid(
+        f"The plan of a {case}, {bench_target.name}: {_judged(case, lines)}", ["step"], [[line] for line in steps]
+    )
 
 
 def _judged(case: str, lines: Sequence[str]) -> str:
-    """To look into the index once for every schema is not to search by it."""
+    """Describe whether a plan uses the expected index. Using it once per schema does not count."""
     if any(WALK in line for line in lines) or not any(INDEXES[case] in line for line in lines):
-        return f"NOT by the index {INDEXES[case]}; every schema of the tenant is looked at"
+        return f"NOT by the index {INDEXES[case]}; it reads every schema of the tenant"
     return f"by the index {INDEXES[case]}"
 
 
@@ -435,47 +447,48 @@ def _judged(case: str, lines: Sequence[str]) -> str:
 
 @dataclass
 class Job:
-    """One case, asked of one server."""
+    """One case on one server."""
 
-    place: Place
+    bench_target: Target
     who: str
     case: str
     numbers: Numbers
     asker: ProcessPoolExecutor
     took: list[float] = field(default_factory=list)
     seconds: float = 0.0
-    asking: float = 0.0  # seconds of a core, as are the next two
+    asking: float = 0.0  # CPU seconds, as are the next two
     serving: float = 0.0
     keeping: float = 0.0
 
     def __post_init__(self) -> None:
         token, of = _token(), self.numbers.schemas
         self._lines = [
-            [request(self.who, self.case, n, of).wire(token) for n in self._asked(i)] for i in range(CONNECTIONS)
+            [request(self.who, self.case, n, of).wire(token) for n in self._schema_numbers(i)]
+            for i in range(CONNECTIONS)
         ]
         self._versions = [[1] * len(line) for line in self._lines] if self.case == PUT else []
-        self._ask(self.numbers.seconds / 4)  # the first requests open connections and fill caches
+        self._ask(self.numbers.seconds / 4)  # warm-up: opens connections and fills caches
 
     def __call__(self) -> float:
-        before = self.place.busy(self.who)
+        before = self.bench_target.busy(self.who)
         outcome = self._ask(self.numbers.seconds)
-        used = {pid: busy - before.get(pid, 0.0) for pid, busy in self.place.busy(self.who).items()}
+        used = {pid: busy - before.get(pid, 0.0) for pid, busy in self.bench_target.busy(self.who).items()}
         self.took += outcome.took
         self.seconds += outcome.seconds
         self.asking += outcome.busy
-        self.serving += used.pop(self.place.pids[self.who])
+        self.serving += used.pop(self.bench_target.pids[self.who])
         self.keeping += sum(used.values())
         return outcome.rate
 
     def _ask(self, seconds: float) -> loads.Outcome:
-        load = loads.Load(self.place.ports[self.who], self._lines, seconds, self._versions)
+        load = loads.Load(self.bench_target.ports[self.who], self._lines, seconds, self._versions)
         outcome = self.asker.submit(loads.run, load).result()
         if self._versions:
             self._versions = outcome.versions
         return outcome
 
-    def _asked(self, connection: int) -> list[int]:
-        """The schemas that a connection asks for. Those that are changed have one who changes them."""
+    def _schema_numbers(self, connection: int) -> list[int]:
+        """Return the schemas that a connection requests. Each changed schema belongs to one connection."""
         if self.case == PUT:
             start = 2 * connection + (self.who == BARE)
             return list(range(start, self.numbers.schemas // 2, 2 * CONNECTIONS))[:50]
@@ -485,20 +498,24 @@ class Job:
 def measure(report: Report, numbers: Numbers, folder: Path) -> None:
     with ExitStack() as stack:
         urls = {"SQLite": None, "PostgreSQL": stack.enter_context(_postgresql())}
-        chosen = {title: config.settings({}, workspace=folder / title, database_url=url) for title, url in urls.items()}
+        chosen = {
+            title: config.load_settings({}, workspace=folder / title, database_url=url) for title, url in urls.items()
+        }
         with ProcessPoolExecutor(len(chosen), mp_context=get_context("spawn")) as hands:
             list(hands.map(prepare, chosen.values(), [numbers] * len(chosen)))
         asker = stack.enter_context(ProcessPoolExecutor(1, mp_context=get_context("spawn")))
-        places: list[Place] = []
+        targets: list[Target] = []
         plans: list[Grid] = []
         for title, settings in chosen.items():
-            place = Place(title, stack.enter_context(penstock.open(settings=settings)).workspace.db, settings)
-            plans += [plan(place, case, sent) for case, sent in assert_alike(place, numbers.schemas).items()]
-            stack.enter_context(serving(place, folder))
-            places.append(place)
+            bench_target = Target(title, stack.enter_context(penstock.open(settings=settings))._workspace.db, settings)
+            plans += [
+                plan(bench_target, case, sent) for case, sent in assert_alike(bench_target, numbers.schemas).items()
+            ]
+            stack.enter_context(serving(bench_target, folder))
+            targets.append(bench_target)
         jobs = {
-            (place.name, case, who): Job(place, who, case, numbers, asker)
-            for place, case, who in product(places, CASES, (OURS, BARE))
+            (bench_target.name, case, who): Job(bench_target, who, case, numbers, asker)
+            for bench_target, case, who in product(targets, CASES, (OURS, BARE))
         }
         rates = interleaved(jobs, numbers.rounds)
     report.add(_speeds(jobs, rates, numbers))
@@ -522,10 +539,10 @@ def _speeds(jobs: dict[Case, Job], rates: dict[Case, list[float]], numbers: Numb
             *(f"{median(rates[each]):,.0f}" for each in (ours, bares)),
             f"{best:.2f}", f"{middle:.2f}",
             *(ms(part(jobs[each].took)) for each in (ours, bares) for part in (median, p99)),
-            f"{WANTED:.2f}", "yes" if middle >= WANTED else "no",
+            f"{GOAL:.2f}", "yes" if middle >= GOAL else "no",
         ])  # fmt: skip
     header = ["", f"{OURS}, req/s", f"{BARE}, req/s", "speed by best", "by median", f"{OURS}, p50", "p99",
-              f"{BARE}, p50", "p99", "wanted", "holds"]  # fmt: skip
+              f"{BARE}, p50", "p99", "goal", "reached"]  # fmt: skip
     return Grid(
         f"{numbers.schemas:,} schemas and {numbers.others:,} of another tenant; {CONNECTIONS} connections, "
         f"{numbers.rounds} rounds of {numbers.seconds:g} s. Requests per second are medians of the rounds, times are in ms. "
@@ -541,16 +558,16 @@ def _cores(jobs: dict[Case, Job]) -> Grid:
         shares = (job.serving, job.keeping, job.asking)
         spent = job.serving / len(job.took)
         lines.append([f"{where}, {case}: {who}", *(f"{each / job.seconds:.0%}" for each in shares), ms(spent)])
-    header = ["", "server", "PostgreSQL", "who asks", "server, ms a request"]
-    return Grid("What the processes used, in parts of one core", header, lines)
+    header = ["", "server", "PostgreSQL", "load generator", "server, ms per request"]
+    return Grid("CPU use of the processes, in shares of one core", header, lines)
 
 
 def _postgresql() -> AbstractContextManager[str]:
-    """The URL of a server like the one that the tests start."""
+    """Return the URL of a server like the one of the tests."""
     sys.path.append(str(Path(__file__).parents[1] / "tests"))
-    import postgres
+    from support import postgres_server
 
-    return postgres.server()
+    return postgres_server.server()
 
 
 def main() -> None:
@@ -565,8 +582,8 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few schemas and short rounds, to see that it runs")
-    parser.add_argument("--folder", help="where the catalogs are made for a while (a disk, not a memory file system)")
+    parser.add_argument("--quick", action="store_true", help="few schemas and short rounds, to check that it runs")
+    parser.add_argument("--folder", help="folder for temporary catalogs (on a disk, not in memory)")
     return parser.parse_args()
 
 

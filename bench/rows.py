@@ -1,4 +1,4 @@
-"""The same rows for everybody: eight columns, an id that only grows, the rest as if drawn by lot."""
+"""Test data: deterministic rows with eight columns, an increasing id and pseudorandom values."""
 
 from collections.abc import Iterator
 
@@ -25,7 +25,7 @@ _BEGAN = 1_700_000_000_000_000  # microseconds
 
 
 def table(count: int, start: int = 0) -> pa.Table:
-    """Rows `start` to `start + count − 1`: asked again, the same again."""
+    """Return the rows `start` to `start + count − 1`. The same arguments return the same rows."""
     lot = np.random.default_rng(start)
     ids = np.arange(start, start + count, dtype=np.int64)
     columns = [
@@ -42,14 +42,14 @@ def table(count: int, start: int = 0) -> pa.Table:
 
 
 def wide(count: int, start: int = 0) -> pa.Table:
-    """Ten columns: a day besides, and a note that every third row has."""
+    """Return rows with ten columns: also a date, and a note in every third row."""
     rows = table(count, start)
     notes = pc.if_else(pa.array(np.arange(count) % 3 == 0), rows["city"], None)
     return rows.append_column("day", rows["taken"].cast(pa.date32())).append_column("note", notes)
 
 
 def stream(count: int, *, step: int = 100_000) -> pa.RecordBatchReader:
-    """Many rows, made as they are asked for."""
+    """Return a reader that creates rows on demand."""
 
     def batches() -> Iterator[pa.RecordBatch]:
         for start in range(0, count, step):

@@ -1,7 +1,7 @@
-"""How fast all rows of a dataset stream through Penstock, and how much memory that takes.
+"""Benchmark scans: throughput and memory of reading all rows of a dataset.
 
-The measure is `pyarrow.dataset` over the very same files, with its defaults. Every read has a process
-of its own, so that its peak memory is its own; the two take turns.
+The reference is `pyarrow.dataset` with its defaults on the same files. Every read runs in its own process, so that its
+peak memory is its own. Both run in turns.
 """
 
 import argparse
@@ -24,15 +24,15 @@ import pyarrow.dataset as pads
 from measure import Grid, Report
 from rows import SCHEMA, stream
 
-# Penstock is imported where it is used: a process that reads without it is not to hold it in memory.
+# Penstock is imported where it is used, so that other processes do not hold it in memory.
 
 NAME = "bench.rows"
-FILE_BYTES = 8 << 20  # two row groups a file
+FILE_BYTES = 8 << 20  # two row groups per file
 
 
 @dataclass(frozen=True)
 class Numbers:
-    rows: tuple[int, int, int]  # speed is measured on the middle one, memory on all
+    rows: tuple[int, int, int]  # speed is measured with the middle one, memory with all
     rounds: int
 
 
@@ -42,7 +42,7 @@ QUICK = Numbers(rows=(300_000, 600_000, 1_200_000), rounds=2)
 
 @dataclass(frozen=True)
 class Read:
-    """What is asked of both; row ids are Penstock's alone, and pyarrow reads the same rows without them."""
+    """A read for both libraries. Only Penstock returns row ids; pyarrow reads the same rows without them."""
 
     columns: Sequence[str] | None = None
     where: str | None = None
@@ -65,7 +65,7 @@ READS = {
 
 
 @dataclass(frozen=True)
-class Told:
+class ReadResult:
     rows: int
     first: float  # seconds of the first read in a new process
     seconds: float  # of the second
@@ -77,43 +77,43 @@ def main() -> None:
     numbers = QUICK if options.quick else FULL
     report = Report("scan", "Reading rows back", ["pyarrow", "sqlalchemy"], quick=options.quick)
     with tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=options.folder) as folder:
-        places = {rows: f"{folder}/{rows}" for rows in numbers.rows}
-        written = {rows: _fresh(write, place, rows) for rows, place in places.items()}
-        paths = {rows: _fresh(locate, place) for rows, place in places.items()}
-        report.add(_speed(places, paths, numbers))
-        report.add(_memory(places, paths, written, numbers))
+        workspaces = {rows: f"{folder}/{rows}" for rows in numbers.rows}
+        written = {rows: _fresh(write, folder_path, rows) for rows, folder_path in workspaces.items()}
+        paths = {rows: _fresh(locate, folder_path) for rows, folder_path in workspaces.items()}
+        report.add(_speed(workspaces, paths, numbers))
+        report.add(_memory(workspaces, paths, written, numbers))
     print(f"\nalso in {report.save()}")
 
 
-def write(place: str, rows: int) -> int:
-    """The answer is the peak memory."""
+def write(folder_path: str, rows: int) -> int:
+    """Write a dataset, and return the peak memory."""
     import penstock
 
-    with penstock.open(settings=_settings(place), create=True) as lake:
+    with penstock.open(settings=_settings(folder_path), create=True) as lake:
         lake.create(NAME, stream(rows))
     return _peak()
 
 
-def locate(place: str) -> list[str]:
+def locate(folder_path: str) -> list[str]:
     import penstock
 
-    with penstock.open(settings=_settings(place)) as lake:
-        return lake.dataset(NAME).now().paths()
+    with penstock.open(settings=_settings(folder_path)) as lake:
+        return lake.dataset(NAME).current().paths()
 
 
-def through_penstock(place: str, _paths: list[str], name: str) -> Told:
+def through_penstock(folder_path: str, _paths: list[str], name: str) -> ReadResult:
     import penstock
 
     read = READS[name]
-    with penstock.open(settings=_settings(place)) as lake:
+    with penstock.open(settings=_settings(folder_path)) as lake:
         dataset = lake.dataset(NAME)
-        return _told(lambda: dataset.scan(read.columns, read.where, row_ids=read.row_ids))
+        return _timed_reads(lambda: dataset.scan(read.columns, read.where, row_ids=read.row_ids))
 
 
-def through_pyarrow(_place: str, paths: list[str], name: str) -> Told:
+def through_pyarrow(_workspace: str, paths: list[str], name: str) -> ReadResult:
     read = READS[name]
     columns = None if read.columns is None else list(read.columns)
-    return _told(lambda: pads.dataset(paths, format="parquet").to_batches(columns=columns, filter=read.filter))
+    return _timed_reads(lambda: pads.dataset(paths, format="parquet").to_batches(columns=columns, filter=read.filter))
 
 
 def idle() -> int:
@@ -122,30 +122,32 @@ def idle() -> int:
     return _peak()
 
 
-def _told(begin: Callable[[], Iterable[pa.RecordBatch]]) -> Told:
+def _timed_reads(begin: Callable[[], Iterable[pa.RecordBatch]]) -> ReadResult:
     rows, times = 0, []
     for _ in range(2):
         begun = time.perf_counter()
         rows = sum(batch.num_rows for batch in begin())
         times.append(time.perf_counter() - begun)
-    return Told(rows, *times, _peak())
+    return ReadResult(rows, *times, _peak())
 
 
-def _settings(place: str) -> Any:
+def _settings(folder_path: str) -> Any:
     from penstock.config import Settings
 
-    return Settings(workspace=Path(place), file_bytes=FILE_BYTES, durable=False)
+    return Settings(workspace=Path(folder_path), file_bytes=FILE_BYTES, durable=False)
 
 
-def _speed(places: dict[int, str], paths: dict[int, list[str]], numbers: Numbers) -> Grid:
+def _speed(workspaces: dict[int, str], paths: dict[int, list[str]], numbers: Numbers) -> Grid:
     rows = numbers.rows[1]
     lines = []
     for name in READS:
         ours, theirs = [], []
         for _ in range(numbers.rounds):
-            ours.append(_fresh(through_penstock, places[rows], paths[rows], name))
-            theirs.append(_fresh(through_pyarrow, places[rows], paths[rows], name))
-        assert {told.rows for told in ours} == {told.rows for told in theirs}, f"{name}: the answers differ"
+            ours.append(_fresh(through_penstock, workspaces[rows], paths[rows], name))
+            theirs.append(_fresh(through_pyarrow, workspaces[rows], paths[rows], name))
+        assert {read_results.rows for read_results in ours} == {read_results.rows for read_results in theirs}, (
+            f"{name}: the results differ"
+        )
         (best, usual, first), (its_best, its_usual, its_first) = _times(ours), _times(theirs)
         figures = (best, usual, first, its_best, its_usual, its_first)
         ratios = (its_best / best, its_usual / usual)
@@ -160,9 +162,9 @@ def _speed(places: dict[int, str], paths: dict[int, list[str]], numbers: Numbers
     )
 
 
-def _memory(places: dict[int, str], paths: dict[int, list[str]], written: dict[int, int], numbers: Numbers) -> Grid:
-    def peaks(act: Callable[..., Told], name: str) -> list[str]:
-        return [_mb(max(_fresh(act, places[n], paths[n], name).peak for _ in range(3))) for n in numbers.rows]
+def _memory(workspaces: dict[int, str], paths: dict[int, list[str]], written: dict[int, int], numbers: Numbers) -> Grid:
+    def peaks(act: Callable[..., ReadResult], name: str) -> list[str]:
+        return [_mb(max(_fresh(act, workspaces[n], paths[n], name).peak for _ in range(3))) for n in numbers.rows]
 
     lines = [
         ["files", *(f"{len(paths[n])}" for n in numbers.rows)],
@@ -170,28 +172,28 @@ def _memory(places: dict[int, str], paths: dict[int, list[str]], written: dict[i
         ["Penstock reads everything", *peaks(through_penstock, "everything")],
         ["Penstock reads everything, with row ids", *peaks(through_penstock, "everything, with row ids")],
         ["pyarrow reads everything", *peaks(through_pyarrow, "everything")],
-        ["nothing is read: Python and the libraries", *(_mb(_fresh(idle)) for _ in numbers.rows)],
+        ["baseline: Python and the libraries, no read", *(_mb(_fresh(idle)) for _ in numbers.rows)],
     ]
     caption = "Peak memory of a process in MB, the highest of three reads"
     return Grid(caption, ["", *(f"{n:,} rows" for n in numbers.rows)], lines)
 
 
-def _times(told: list[Told]) -> tuple[float, float, float]:
-    """Of the second reads the best and the median; of the first ones the median."""
-    second = [each.seconds for each in told]
-    return min(second), median(second), median(each.first for each in told)
+def _times(read_results: list[ReadResult]) -> tuple[float, float, float]:
+    """Return best and median of the second reads, and the median of the first reads."""
+    second = [each.seconds for each in read_results]
+    return min(second), median(second), median(each.first for each in read_results)
 
 
-def _fresh(act: Callable[..., Any], *given: Any) -> Any:
-    """Do it in a new process that has done nothing before."""
+def _fresh(act: Callable[..., Any], *arguments: Any) -> Any:
+    """Run a function in a new process."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
-        return process.submit(act, *given).result()
+        return process.submit(act, *arguments).result()
 
 
 def _peak() -> int:
-    """The most memory that this process ever held."""
+    """Return the peak memory of this process in bytes."""
     try:
-        # Not ru_maxrss: that also remembers the process that started this one.
+        # Not ru_maxrss: it includes the process that started this one.
         lines = Path("/proc/self/status").read_text("utf-8").splitlines()
         return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM"))
     except OSError:
@@ -205,8 +207,8 @@ def _mb(size: int) -> str:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few reads of small datasets, to see that it runs")
-    parser.add_argument("--folder", help="where the datasets are made for a while")
+    parser.add_argument("--quick", action="store_true", help="few reads of small datasets, to check that it runs")
+    parser.add_argument("--folder", help="folder for temporary datasets")
     return parser.parse_args()
 
 

@@ -1,6 +1,7 @@
 """The places that tests happen in: both databases, a workspace each, callers of two tenants."""
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -10,19 +11,23 @@ import hypothesis
 import pyarrow as pa
 import pytest
 
-import postgres
-import xdist_groups as shares
-from penstock.catalog import migrate as upgrade
+import penstock
+from penstock.catalog import migrate
 from penstock.catalog.database import Database
 from penstock.core.caller import Caller, Role
 from penstock.lake import Dataset, Lake
 from penstock.service.workspace import Workspace
-from workspaces import Place
+from support import markers, postgres_server, xdist_groups
+from support.cli_runner import CliRunner
+from support.workspaces import WorkspaceFixture
 
 SOAK = bool(os.environ.get("PENSTOCK_SOAK"))
+QUICK = bool(os.environ.get("PENSTOCK_QUICK"))
 
 # No test depends on how fast the machine is, and every random one can be run again as it was.
-hypothesis.settings.register_profile("penstock", deadline=None, print_blob=True, max_examples=1000 if SOAK else 100)
+hypothesis.settings.register_profile(
+    "penstock", deadline=None, print_blob=True, max_examples=1000 if SOAK else 15 if QUICK else 100
+)
 hypothesis.settings.load_profile("penstock")
 
 # Java compiles everything once, quickly, and never again: no test lasts long enough to earn back more. Every Java that a
@@ -34,96 +39,128 @@ NOT_TESTED = "NOT TESTED: "
 
 @pytest.fixture(scope="session")
 def soak() -> bool:
-    """Are these the full numbers?"""
+    """Return whether the tests run with the full numbers (make soak)."""
     return SOAK
 
 
 def not_tested(what: str, why: str) -> NoReturn:
-    """Skip, and say so once more at the end, where nobody can overlook it."""
+    """Skip the test and list the reason again at the end of the report."""
     pytest.skip(f"{NOT_TESTED}{why}: {what}")
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """One session of Spark for the whole run, with settings that a merge must not depend on."""
-    import spark_sessions as sparks
+    from support import spark_sessions
 
-    shares.assert_known()
-    if sparks.java() is None:
+    xdist_groups.assert_grouped()
+    if spark_sessions.java() is None:
         not_tested("nothing ran on Spark", "Java is not installed (apt-get install openjdk-17-jre-headless)")
-    with sparks.session() as session:
+    with spark_sessions.session() as session:
         yield session
 
 
 @pytest.fixture(scope="session")
 def spark_cluster() -> Iterator[Any]:
     """A master and two workers."""
-    import spark_sessions as sparks
 
-    if sparks.java() is None:
+    from support import spark_sessions
+
+    if spark_sessions.java() is None:
         not_tested("no merge ran on a cluster", "Java is not installed (apt-get install openjdk-17-jre-headless)")
-    with sparks.cluster() as cluster:
+    with spark_sessions.cluster() as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
-    if postgres.binaries() is None:
+    if postgres_server.binaries() is None:
         not_tested("half of the catalog suite did not run", "PostgreSQL is not installed (apt-get install postgresql)")
-    with postgres.server() as url:
+    with postgres_server.server() as url:
         db = Database(url)
-        upgrade.migrate(db)
+        migrate.migrate(db)
         db.close()
         yield url
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def workspace(request: pytest.FixtureRequest, tmp_path: Path) -> WorkspaceFixture:
     """A workspace to be opened, by this process or another, on each kind of database."""
     url = None if request.param == "sqlite" else request.getfixturevalue("postgres_url")
-    return Place.make(tmp_path / "workspace", url)
+    return WorkspaceFixture.make(tmp_path / "workspace", url)
 
 
 @pytest.fixture
-def embedded(tmp_path: Path) -> Place:
-    return Place.make(tmp_path / "workspace", None)
+def sqlite_workspace(tmp_path: Path) -> WorkspaceFixture:
+    return WorkspaceFixture.make(tmp_path / "workspace", None)
 
 
 @pytest.fixture
-def lake(place: Place) -> Iterator[Lake]:
-    with place.open() as lake:
+def lake(workspace: WorkspaceFixture) -> Iterator[Lake]:
+    with workspace.open() as lake:
         yield lake
 
 
 @pytest.fixture
-def ws(lake: Lake) -> Workspace:
-    return lake.workspace
+def opened_workspace(lake: Lake) -> Workspace:
+    return lake._workspace
 
 
 @pytest.fixture
-def stranger(lake: Lake) -> Lake:
+def other_tenant(lake: Lake) -> Lake:
     """The same workspace as another tenant sees it."""
-    return Lake(lake.workspace, Caller(uuid4(), uuid4(), "mallory", Role.ADMIN), lake.home)
+    return Lake(lake._workspace, Caller(uuid4(), uuid4(), "mallory", Role.ADMIN), lake._folder)
 
 
 @pytest.fixture
-def numbers(lake: Lake) -> Dataset:
+def three_rows(lake: Lake) -> Dataset:
     """A dataset of three rows."""
     return lake.create("demo.numbers", pa.table({"id": [1, 2, 3], "word": ["one", "two", "three"]}))
 
 
+@pytest.fixture(scope="session")
+def blank(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("blank") / "lake"
+    penstock.open(folder, create=True).close()
+    return folder
+
+
+@pytest.fixture
+def shell(
+    blank: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+) -> CliRunner:
+    shutil.copytree(blank, tmp_path / "lake")
+    shell = CliRunner(tmp_path, capsysbinary)
+    monkeypatch.chdir(tmp_path)
+    for name in ("PENSTOCK_WORKSPACE", "PENSTOCK_DURABLE"):
+        monkeypatch.setenv(name, shell.env[name])
+    return shell
+
+
+@pytest.fixture
+def orders(shell: CliRunner) -> str:
+    """A dataset of two versions: three rows, then five."""
+    Path("three.csv").write_text("id,word\n1,one\n2,two\n3,three\n")
+    Path("two.csv").write_text("id,word\n4,\n5,five\n")
+    shell("dataset", "import", "shop.orders", "three.csv")
+    shell("dataset", "import", "shop.orders", "two.csv")
+    return "shop.orders"
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects by the markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    shares.note(config, items)
+    markers.mark(items)
+    xdist_groups.note(config, items)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    node.workerinput["shares"] = str(shares.letter(node.config))
+    node.workerinput["shares"] = str(xdist_groups.groups_file(node.config))
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> shares.Dealer:
-    return shares.Dealer(config, log, shares.letter(config))
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> xdist_groups.GroupScheduler:
+    return xdist_groups.GroupScheduler(config, log, xdist_groups.groups_file(config))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -1,4 +1,7 @@
-"""Write the Python of Flight's messages from their description. `--check` only compares."""
+"""Generate the Python code of the Flight messages from `flight.proto`.
+
+`--check` compares the generated code with the files and writes nothing.
+"""
 
 import argparse
 import sys
@@ -8,27 +11,27 @@ from tempfile import TemporaryDirectory
 from grpc_tools import protoc
 
 SOURCE = Path(__file__).parents[1] / "src"
-MESSAGES = "penstock/flight/flight.proto"
-MADE = {
+PROTO_FILE = "penstock/flight/flight.proto"
+GENERATED = {
     "penstock/flight/flight_pb2.py": "# ruff: noqa\n# fmt: off\n# mypy: ignore-errors\n",
     "penstock/flight/flight_pb2.pyi": "# ruff: noqa\n# fmt: off\n# mypy: ignore-errors\n",
 }
 
 
-def made() -> dict[str, str]:
-    """The files, by their places below the source."""
+def generate() -> dict[str, str]:
+    """Return the generated files by their path below `src`."""
     with TemporaryDirectory() as folder:
-        asked = ["protoc", f"-I{SOURCE}", f"--python_out={folder}", f"--pyi_out={folder}", MESSAGES]
-        if protoc.main([*asked, f"-I{Path(protoc.__file__).parent / '_proto'}"]):
-            sys.exit(f"{MESSAGES} cannot be compiled")
-        return {name: head + (Path(folder) / name).read_text("utf-8") for name, head in MADE.items()}
+        arguments = ["protoc", f"-I{SOURCE}", f"--python_out={folder}", f"--pyi_out={folder}", PROTO_FILE]
+        if protoc.main([*arguments, f"-I{Path(protoc.__file__).parent / '_proto'}"]):
+            sys.exit(f"{PROTO_FILE} does not compile")
+        return {name: head + (Path(folder) / name).read_text("utf-8") for name, head in GENERATED.items()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="fail if a file is not current")
     check = parser.parse_args().check
-    for name, text in made().items():
+    for name, text in generate().items():
         path = SOURCE / name
         if not check:
             path.write_text(text, "utf-8")

@@ -1,4 +1,4 @@
-"""The page on what writes and conditions mean: the cases that every engine is judged by, written so that people can read them."""
+"""Write the page of semantics: the merge, append and filter cases that every engine is tested with, as tables."""
 
 import sys
 from collections.abc import Iterable, Sequence
@@ -9,104 +9,106 @@ import pyarrow as pa
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
-from semantics import append_cases, cases, selector_cases
+from engines import append_cases, merge_cases, selector_cases
 
-MOST = 8  # rows of a table that are worth reading
-LONGEST = 40  # characters of a value
+MAX_ROWS = 8  # of a table in one cell
+MAX_VALUE_LENGTH = 40  # characters
 INTRODUCTION = """\
-What a write or a condition means is written down once, as values: what is there, what comes, and what is there
-afterwards. Each case below is a test. The merges run on PyArrow, DuckDB and Spark, in plain directories and in datasets; the
-appends on Spark; the conditions on all three. The contract's own scenarios are named where a case shows one.
+The semantics of merges, appends and filter expressions are defined by test cases: the rows before, the request, and the rows after. The merge
+cases run on PyArrow, DuckDB and Spark, in plain Parquet directories and in datasets; the append cases on Spark; the filter expressions on all
+three engines. A case that shows a scenario of the contract names it.
 
-A row of a table below is a case. Columns are named where they are others than in the cell before it; a case that
-names none has `id:int64 word:string`. `!`: never NULL. `‖` stands between the files of a target. `+2 ~1 −3`: two rows were
-inserted, one updated, three deleted. The order of rows is no part of the meaning.
+Each row of a table is a case. A cell names its columns where they differ from those of the cell before it; a case without column names has
+`id:int64 word:string`. `!` marks a column that is NOT NULL. `‖` separates the files of a target. `+2 ~1 −3` means two rows inserted, one
+updated, three deleted. The order of rows is not significant.
 """
 MERGES = (
-    ("Strategies", "What becomes of rows that meet, and of those that do not.", cases.STRATEGIES),
-    ("Targets that are not there, or empty", "", cases.TARGETS),
-    ("Keys", "NULL is no key, NaN is one, and zero has no sign.", cases.KEYS),
-    ("Types of keys", "", cases.KEY_TYPES),
-    ("Columns that one side lacks", "", cases.COLUMNS),
-    ("Types that differ", "Values are widened where nothing can be lost; otherwise somebody has to say what is meant.",
-     cases.TYPES),
-    ("The order that decides between duplicates", "NULL is lowest, NaN highest, and of equals the last one wins.",
-     cases.ORDERS),
-    ("What cannot be asked", "", cases.REQUESTS),
-    ("Partitions", "Columns that the names of folders tell.", cases.PARTITIONS),
+    ("Strategies", "Rows with a key in both, and rows with a key in one of them.", merge_cases.STRATEGIES),
+    ("Missing and empty targets", "", merge_cases.TARGETS),
+    ("Keys", "NULL is not a key, NaN is a key, and zero has no sign.", merge_cases.KEYS),
+    ("Types of keys", "", merge_cases.KEY_TYPES),
+    ("Columns that only the source or only the target has", "", merge_cases.COLUMNS),
+    ("Different types", "Values are widened where this loses nothing; otherwise the merge is rejected.", merge_cases.TYPES),
+    ("Order of duplicates", "NULL is lowest, NaN highest, and of equal rows the last one wins.", merge_cases.ORDERS),
+    ("Invalid requests", "", merge_cases.REQUESTS),
+    ("Partitions", "Columns whose values are in the names of folders.", merge_cases.PARTITIONS),
 )  # fmt: skip
 
 
-def page(note: str) -> str:
+def build_page(note: str) -> str:
     parts = ["# Semantics\n", note + INTRODUCTION, "## Merge\n"]
-    for title, words, some in MERGES:
-        parts += _section(title, words, ["", "asked", "target", "source", "afterwards"], map(_merge, some))
+    for title, introduction, cases in MERGES:
+        parts += _section(
+            title, introduction, ["case", "request", "target", "source", "result"], map(_merge_cells, cases)
+        )
     parts.append("## Append\n")
-    head = ["", "source", "asked", "working columns", "rows that come"]
-    parts += _section("Rows that come", "", head, map(_append, append_cases.CASES))
-    words = "The whole operation fails, and names the column."
-    parts += _section("Values that have no place", words, head, map(_refused, append_cases.REFUSED))
-    parts.append("## Conditions\n")
-    words = "A row is kept if its condition is TRUE; FALSE and unknown are alike then, but not under NOT."
+    head = ["case", "source", "request", "working columns", "appended rows"]
+    parts += _section("Appended rows", "", head, map(_append_cells, append_cases.CASES))
+    introduction = "The whole operation fails with an error that names the column."
+    parts += _section("Values that do not fit", introduction, head, map(_rejected_append_cells, append_cases.REFUSED))
+    parts.append("## Filter expressions\n")
+    introduction = (
+        "A row matches if the expression is TRUE. FALSE and unknown both exclude a row, but differ under NOT."
+    )
     truths = (
         [_code(text), "unknown" if truth is None else str(truth).upper()]
         for text, truth in selector_cases.CONSTANT.items()
     )
-    parts += _section("What is so without any row", words, ["condition", "is"], truths)
-    wrong = ([_code(text), said] for text, (said, _) in selector_cases.BAD.items())
-    parts += _section("What is refused", "Positions count from 0.", ["condition", "what is said"], wrong)
+    parts += _section("Constant expressions", introduction, ["expression", "value"], truths)
+    invalid = ([_code(text), message] for text, (message, _) in selector_cases.BAD.items())
+    parts += _section("Invalid expressions", "Positions count from 0.", ["expression", "message"], invalid)
     return "\n".join(parts)
 
 
-def _section(title: str, words: str, head: Sequence[str], lines: Iterable[Sequence[str]]) -> list[str]:
+def _section(title: str, introduction: str, head: Sequence[str], lines: Iterable[Sequence[str]]) -> list[str]:
     rows = [f"| {' | '.join(_cell(cell) for cell in line)} |" for line in lines]
-    told = [words + "\n"] if words else []
-    return [f"### {title}\n", *told, f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}", *rows, ""]
+    paragraph = [introduction + "\n"] if introduction else []
+    return [f"### {title}\n", *paragraph, f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}", *rows, ""]
 
 
-def _merge(case: cases.Case) -> list[str]:
+def _merge_cells(case: merge_cases.Case) -> list[str]:
     options = "".join(f", {name}={value!r}" for name, value in case.options.items())
-    asked = _code(f"{case.strategy} on {', '.join(case.key_names) or 'nothing'}{options}")
-    known = cases.NONE.schema
+    request = _code(f"{case.strategy} on {', '.join(case.key_names) or 'nothing'}{options}")
+    previous_schema = merge_cases.NONE.schema
 
-    def told(table: pa.Table) -> str:
-        nonlocal known
-        columns = "" if table.schema.equals(known) else _columns(table.schema) + " "
-        known = table.schema
+    def describe(table: pa.Table) -> str:
+        nonlocal previous_schema
+        columns = "" if table.schema.equals(previous_schema) else _columns(table.schema) + " "
+        previous_schema = table.schema
         return columns + _rows(table)
 
-    there = None if case.target is None else " ‖ ".join(map(told, case.target.values())) or "no files"
-    source = told(case.source)
-    if isinstance(case.expect, cases.Refusal):
-        after = f"refused: {case.expect.reason}" + (f" ({', '.join(case.expect.words)})" if case.expect.words else "")
+    target = None if case.target is None else " ‖ ".join(map(describe, case.target.values())) or "no files"
+    source = describe(case.source)
+    if isinstance(case.expect, merge_cases.ExpectedError):
+        after = f"rejected: {case.expect.reason}" + (f" ({', '.join(case.expect.words)})" if case.expect.words else "")
     else:
         inserted, updated, deleted = case.counts
-        rows = "no directory" if case.gone else told(case.expect)
+        rows = "no directory" if case.gone else describe(case.expect)
         after = f"{rows}; +{inserted} ~{updated} −{deleted}"
-    return [str(case), asked, there or "no directory", source, after]
+    return [str(case), request, target or "no directory", source, after]
 
 
-def _append(case: append_cases.Case) -> list[str]:
+def _append_cells(case: append_cases.AppendCase) -> list[str]:
     rows = " ".join(map(_row, case.expect)) or "none"
-    return [case.name, *_asked(case.asked), rows]
+    return [case.name, *_describe_request(case.append), rows]
 
 
-def _refused(case: append_cases.Refused) -> list[str]:
-    return [case.name, *_asked(case.asked), f"refused: {case.reason} ({case.column})"]
+def _rejected_append_cells(case: append_cases.RefusedAppend) -> list[str]:
+    return [case.name, *_describe_request(case.append), f"rejected: {case.reason} ({case.column})"]
 
 
-def _asked(asked: append_cases.Asked) -> list[str]:
-    what = [asked.selector or "", f"group by {', '.join(asked.group_by)}" if asked.group_by else ""]
-    what += [f"{name} = {expression}" for name, expression in asked.aggregates.items()]
-    told = "; ".join(filter(None, what))
-    source = f"{_columns(asked.table.schema)} {_rows(asked.table)}"
-    return [source, _code(told) if told else "all rows", _columns(append_cases.schema(asked.working))]
+def _describe_request(request: append_cases.AppendInput) -> list[str]:
+    clauses = [request.selector or "", f"group by {', '.join(request.group_by)}" if request.group_by else ""]
+    clauses += [f"{name} = {expression}" for name, expression in request.aggregates.items()]
+    description = "; ".join(filter(None, clauses))
+    source = f"{_columns(request.table.schema)} {_rows(request.table)}"
+    return [source, _code(description) if description else "all rows", _columns(append_cases.schema(request.working))]
 
 
 def _rows(table: pa.Table) -> str:
-    shown = [_row(row.values()) for row in table.slice(0, MOST).to_pylist()]
-    more = [f"… {table.num_rows:,} rows"] if table.num_rows > MOST else []
-    return " ".join([*(shown or ["no rows"]), *more])
+    rows = [_row(row.values()) for row in table.slice(0, MAX_ROWS).to_pylist()]
+    more = [f"… {table.num_rows:,} rows"] if table.num_rows > MAX_ROWS else []
+    return " ".join([*(rows or ["no rows"]), *more])
 
 
 def _columns(schema: pa.Schema) -> str:
@@ -121,7 +123,7 @@ def _value(value: Any) -> str:
     if value is None:
         return "NULL"
     text = repr(value) if isinstance(value, str | bytes | list | dict) else str(value)
-    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+    return text if len(text) <= MAX_VALUE_LENGTH else text[: MAX_VALUE_LENGTH - 1] + "…"
 
 
 def _code(text: str) -> str:

@@ -1,10 +1,10 @@
-"""Arrow Flight from Python: rows inserted, deleted in a transaction, and moved between two tables at once.
+"""Arrow Flight from Python: insert rows, delete rows in a transaction, and move rows between two tables atomically.
 
     penstock serve --dev --workspace lake &
     python examples/flight/client.py grpc://127.0.0.1:8815
 
-Needs pyarrow and msgpack, and nothing of Penstock's. (`penstock.flight_client` is the same with less to write.) A server
-that wants tokens gets the one in PENSTOCK_TOKEN.
+Needs pyarrow and msgpack only. (`penstock.flight_client` does the same with less code.) The environment variable
+PENSTOCK_TOKEN holds the token for a server that requires one.
 """
 
 import base64
@@ -31,15 +31,15 @@ def main(address: str) -> None:
 
         print(f"inserted {insert(client, EVENTS, ROWS)} rows")
 
-        # Rows are named by their ids, which a read gives where it is asked for them.
+        # A read with rowid=True returns the row ids, which identify the rows to delete.
         noise = read(client, EVENTS, filter="kind = 'noise'", rowid=True)["rowid"].to_pylist()
         transaction = begin(client)
-        print(f"deleted {delete(client, EVENTS, noise, transaction)} rows, which others still see")
-        print(f"others see {read(client, EVENTS).num_rows} rows")
+        print(f"deleted {delete(client, EVENTS, noise, transaction)} rows, which other clients still see")
+        print(f"other clients see {read(client, EVENTS).num_rows} rows")
         end(client, "commit_transaction", transaction)
-        print(f"committed: all see {read(client, EVENTS).num_rows} rows")
+        print(f"committed: all clients see {read(client, EVENTS).num_rows} rows")
 
-        # Rows go from one table to the other, and nobody ever sees them in both, or in none.
+        # Move rows from one table to the other. No client ever sees them in both tables, or in neither.
         transaction = begin(client)
         try:
             moving = read(client, EVENTS, transaction, filter="kind = 'open'", rowid=True)
@@ -54,29 +54,30 @@ def main(address: str) -> None:
 
 
 def make(client: fl.FlightClient, table: str) -> None:
-    """A table, unless it is there."""
-    if table in (each["table_name"] for each in act(client, "list_tables")["tables"] if each["schema_name"] == SCHEMA):
+    """Create the table if it does not exist."""
+    tables = act(client, "list_tables")["tables"]
+    if any((entry["schema_name"], entry["table_name"]) == (SCHEMA, table) for entry in tables):
         return
     columns = base64.b64encode(COLUMNS.serialize()).decode()
     act(client, "create_table", {"schema_name": SCHEMA, "table_name": table, "arrow_schema": columns})
 
 
 def insert(client: fl.FlightClient, table: str, rows: pa.Table, transaction: str | None = None) -> int:
-    """The rows are there, all of them and for good, when the answer is."""
+    """Insert rows in one commit. They are durable when the response arrives."""
     command = {
         "operation": "insert",
         "schema_name": SCHEMA,
         "table_name": table,
-        # A stream that breaks off can look as if it had ended. With this, half of the rows are never taken for all.
+        # An interrupted stream can look like a finished one. With the count, it is never committed.
         "expected_rows": rows.num_rows,
     }
     descriptor = fl.FlightDescriptor.for_command(json.dumps(command))
-    writer, answers = client.do_put(descriptor, rows.schema, options(transaction))
-    with writer:  # what the server refuses is raised here
+    writer, responses = client.do_put(descriptor, rows.schema, options(transaction))
+    with writer:  # an error of the server is raised here
         writer.write_table(rows)
         writer.done_writing()
-        answer = answers.read()
-    return int(msgpack.unpackb(answer.to_pybytes())["affected_rows"])
+        response = responses.read()
+    return int(msgpack.unpackb(response.to_pybytes())["affected_rows"])
 
 
 def delete(client: fl.FlightClient, table: str, row_ids: list[int], transaction: str | None = None) -> int:
@@ -84,8 +85,8 @@ def delete(client: fl.FlightClient, table: str, row_ids: list[int], transaction:
     return int(act(client, "delete", body, transaction)["affected_rows"])
 
 
-def read(client: fl.FlightClient, table: str, transaction: str | None = None, **asked: Any) -> pa.Table:
-    ticket = {"schema_name": SCHEMA, "table_name": table, **asked}
+def read(client: fl.FlightClient, table: str, transaction: str | None = None, **members: Any) -> pa.Table:
+    ticket = {"schema_name": SCHEMA, "table_name": table, **members}
     return client.do_get(fl.Ticket(json.dumps(ticket)), options(transaction)).read_all()
 
 
@@ -93,18 +94,18 @@ def begin(client: fl.FlightClient) -> str:
     return str(act(client, "create_transaction")["transaction_id"])
 
 
-def end(client: fl.FlightClient, how: str, transaction: str) -> None:
-    act(client, how, {"transaction_id": transaction})
+def end(client: fl.FlightClient, action: str, transaction: str) -> None:
+    act(client, action, {"transaction_id": transaction})
 
 
 def act(client: fl.FlightClient, name: str, body: Any = None, transaction: str | None = None) -> Any:
-    coded = b"" if body is None else json.dumps(body).encode()
-    (answer,) = client.do_action(fl.Action(name, coded), options(transaction))
-    return json.loads(answer.body.to_pybytes())
+    encoded = b"" if body is None else json.dumps(body).encode()
+    (result,) = client.do_action(fl.Action(name, encoded), options(transaction))
+    return json.loads(result.body.to_pybytes())
 
 
 def options(transaction: str | None = None) -> fl.FlightCallOptions:
-    """What goes before every call: who asks, and as part of what."""
+    """Return the headers of a call: the token and the transaction id."""
     headers = []
     if token := os.environ.get("PENSTOCK_TOKEN"):
         headers.append((b"authorization", f"Bearer {token}".encode()))

@@ -1,42 +1,55 @@
-"""The kinds of error: what went wrong, and what the caller can do about it.
+"""Error classes, by what the caller can do.
 
     PenstockError
-    ├── Invalid           the request is wrong; change it                    (also a ValueError)
-    ├── Unauthenticated   we do not know who you are; send a valid token
-    ├── Forbidden         we know you, and your role does not allow this
-    ├── NotFound          there is no such thing, or none that you may see   (also a LookupError)
-    ├── AlreadyExists     the name or the key is taken
-    ├── Conflict          somebody came first; read again and retry
-    ├── Unsupported       a sound request that this thing cannot serve
-    ├── Undecided         the outcome is not known; retry with the same key
-    └── Unavailable       a part is down or busy; retry later
+    ├── Invalid             the request is wrong; change it (also a ValueError)
+    ├── Unauthenticated     the caller is unknown; send a valid token
+    ├── Forbidden           the caller's role does not allow the operation
+    ├── NotFound            the object does not exist, or is not visible to the caller (also a LookupError)
+    ├── AlreadyExists       the name or the key is in use
+    ├── Conflict            another writer committed first; read again and retry
+    ├── Unsupported         a valid request that the object or the server does not support
+    ├── CommitStateUnknown  the outcome is unknown; retry with the same idempotency key
+    └── Unavailable         a component is down or busy; retry later
 
-Every error carries a `reason` (a snake_case word that never changes once released), a sentence
-for a person, and facts as `context`. Anything else that escapes is a bug in Penstock.
+Every error has a `reason` (a snake_case identifier that never changes once released), a message for people, and facts
+for programs as `context`. `reasons.py` lists every reason. Any other exception that reaches a caller is a bug in Penstock.
 """
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
+
+from penstock import reasons
 
 
 class PenstockError(Exception):
-    retry: ClassVar[bool] = False  # may the very same request succeed later?
+    retry: ClassVar[bool] = False  # whether the same request may succeed later
 
-    def __init__(self, reason: str, message: str, **context: Any) -> None:
+    def __init__(self, reason: str, values: Mapping[str, Any] | str | None = None, /, **context: Any) -> None:
+        """Create an error from its row in `reasons.py`.
+
+        Args:
+            reason: a key of `REASONS`: the reason, or `reason.variant`
+            values: fills the placeholders of the message, beside `context`; or a complete message (of another process,
+                or one that a contract fixes)
+            context: facts for programs, returned to the caller with the message
+        """
+        message = values if isinstance(values, str) else reasons.message(reason, {**context, **(values or {})})
         super().__init__(message)
-        self.reason = reason
+        self.reason = reason.partition(".")[0]
         self.message = message
         self.context = context
 
     @property
     def kind(self) -> str:
+        """Return the name of the error class."""
         return type(self).__name__
 
-    def facts(self) -> dict[str, Any]:
-        """The error as plain values, for JSON and logs."""
+    def as_dict(self) -> dict[str, Any]:
+        """Return the error as plain values, for JSON and logs."""
         return {"kind": self.kind, "reason": self.reason, "message": self.message, **self.context}
 
-    def __reduce__(self) -> Any:  # survives a trip between processes
-        return _revive, (type(self), self.reason, self.message, self.context)
+    def __reduce__(self) -> Any:  # makes the error picklable
+        return _restore, (type(self), self.reason, self.message, self.context)
 
 
 class Invalid(PenstockError, ValueError):
@@ -67,7 +80,7 @@ class Unsupported(PenstockError):
     pass
 
 
-class Undecided(PenstockError):
+class CommitStateUnknown(PenstockError):
     pass
 
 
@@ -76,17 +89,30 @@ class Unavailable(PenstockError):
 
 
 KINDS: tuple[type[PenstockError], ...] = (
-    Invalid, Unauthenticated, Forbidden, NotFound, AlreadyExists, Conflict, Unsupported, Undecided, Unavailable,
+    Invalid, Unauthenticated, Forbidden, NotFound, AlreadyExists, Conflict, Unsupported, CommitStateUnknown, Unavailable,
 )  # fmt: skip
 
-# What a caller from outside hears of trouble behind the scenes: not where files and databases are, nor what they say.
-BEHIND = {
-    "database_unavailable": "the catalog cannot be reached; try again later",
-    "commit_unanswered": "the catalog did not answer, so nobody knows whether it was done; look before you send it again",
-    "storage_failed": "a file could not be read or written; try again later",
-    "file_failed": "a file could not be read or written; try again later",
+# Messages for remote callers in place of internal ones, which contain file paths and database messages.
+PUBLIC_MESSAGES = {
+    "database_unavailable": "The catalog is not reachable. Try again later",
+    "commit_unanswered": "The catalog did not respond, so the outcome is unknown. Check the result before sending the request again",
+    "storage_failed": "A file could not be read or written. Try again later",
+    "file_failed": "A file could not be read or written. Try again later",
+    "missing_java": "Spark cannot be started because Java is missing on the server. Inform its operator",
+    "java_too_old": "Spark cannot be started because the server has an old version of Java. Inform its operator",
+    "spark_start_failed": "Spark cannot be started on the server. Try again later, or inform its operator",
+    "spark_connect": "Spark cannot be started because the server is configured for Spark Connect. Inform its operator",
 }
 
 
-def _revive(kind: type[PenstockError], reason: str, message: str, context: dict[str, Any]) -> PenstockError:
+def public_error(error: PenstockError) -> PenstockError:
+    """Return the error for remote callers, without internal details. An operation keeps its order and alias."""
+    message = PUBLIC_MESSAGES.get(error.reason)
+    if message is None:
+        return error
+    facts = {name: error.context[name] for name in ("operation_order", "alias") if name in error.context}
+    return type(error)(error.reason, message, **facts)
+
+
+def _restore(kind: type[PenstockError], reason: str, message: str, context: dict[str, Any]) -> PenstockError:
     return kind(reason, message, **context)

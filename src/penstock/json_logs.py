@@ -1,4 +1,4 @@
-"""Log lines as JSON: one object a line, with the request they belong to."""
+"""Write log records as JSON, one object per line, with the request id."""
 
 import json
 import logging
@@ -10,7 +10,9 @@ from typing import TextIO
 REQUEST_ID: ContextVar[str | None] = ContextVar("request_id", default=None)
 
 
-class JsonLines(logging.Formatter):
+class JsonFormatter(logging.Formatter):
+    """Format a log record as a JSON object; the attribute `facts` adds members."""
+
     def format(self, record: logging.LogRecord) -> str:
         line = {
             "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
@@ -25,11 +27,11 @@ class JsonLines(logging.Formatter):
         return json.dumps({name: value for name, value in line.items() if value is not None}, default=str)
 
 
-def to(stream: TextIO = sys.stderr) -> None:
-    """Let all of this process's log lines go to a stream."""
+def log_to(stream: TextIO = sys.stderr) -> None:
+    """Write all log records of this process to a stream."""
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(JsonLines())
+    handler.setFormatter(JsonFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.INFO)
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its start and stop are told in our words
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # Penstock logs its own start and stop

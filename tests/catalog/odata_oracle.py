@@ -30,7 +30,7 @@ ORDERINGS: dict[str, Callable[[Any, Any], bool]] = {
     "lt": operator.lt,
     "le": operator.le,
 }
-PLACES: dict[str, Callable[[str, str], bool]] = {
+MATCHES: dict[str, Callable[[str, str], bool]] = {
     "contains": operator.contains,
     "startswith": str.startswith,
     "endswith": str.endswith,
@@ -40,6 +40,12 @@ LONG = 12  # the row whose name is too long to be written often in one filter
 
 
 def holds(spec: Spec, row: Row, part: Row | None = None) -> bool:
+    """Return whether a filter keeps a row."""
+    return truth(spec, row, part) is True
+
+
+def truth(spec: Spec, row: Row, part: Row | None = None) -> bool | None:
+    """Return the value of a condition; None: null."""
     match spec:
         case "eq", left, right:
             return bool(value(left, row, part) == value(right, row, part))
@@ -50,27 +56,31 @@ def holds(spec: Spec, row: Row, part: Row | None = None) -> bool:
             return a is not None and b is not None and ORDERINGS[op](a, b)
         case "in", left, items:
             return value(left, row, part) in [value(item, row, part) for item in items]
-        case ("contains" | "startswith" | "endswith") as place, left, right:
+        case ("contains" | "startswith" | "endswith") as match_kind, left, right:
             a, b = value(left, row, part), value(right, row, part)
-            return a is not None and b is not None and PLACES[place](a, b)
+            return None if a is None or b is None else MATCHES[match_kind](a, b)
         case "flag", name:
-            return row[name] is True
+            return None if row[name] is None else bool(row[name])
         case "not", inner:
-            return not holds(inner, row, part)
+            negated = truth(inner, row, part)
+            return None if negated is None else not negated
         case "and", parts:
-            return all(holds(one, row, part) for one in parts)
+            values = [truth(one, row, part) for one in parts]
+            return False if False in values else None if None in values else True
         case "or", parts:
-            return any(holds(one, row, part) for one in parts)
-        case "is", inner, "eq", constant:
-            return holds(inner, row, part) is constant
-        case "is", inner, "ne", constant:
-            return holds(inner, row, part) is not constant
+            values = [truth(one, row, part) for one in parts]
+            return True if True in values else None if None in values else False
+        case "is", inner, op, constant:
+            decided = truth(inner, row, part)
+            if op in ORDERINGS:
+                return decided is not None and constant is not None and ORDERINGS[op](decided, constant)
+            return (decided is constant) == (op == "eq")
         case "any", None:
             return bool(row["tags"])
         case "any", body:
-            return any(holds(body, row, one) for one in row["tags"])
+            return any(truth(body, row, one) is True for one in row["tags"])
         case "all", body:
-            return all(holds(body, row, one) for one in row["tags"])
+            return all(truth(body, row, one) is True for one in row["tags"])
     raise ValueError(spec)
 
 
@@ -100,7 +110,7 @@ def _folded(text: str, lower: bool, cased: bool) -> str:
 
 
 def written(spec: Spec) -> str:
-    """As OData, with no more parentheses than it takes."""
+    """Return the expression as OData text with minimal parentheses."""
     match spec:
         case "field", name:
             return str(name)
@@ -110,20 +120,23 @@ def written(spec: Spec) -> str:
             return literal(plain)
         case ("tolower" | "toupper") as function, inner:
             return f"{function}({written(inner)})"
-        case ("contains" | "startswith" | "endswith") as place, left, right:
-            return f"{place}({written(left)},{written(right)})"
+        case ("contains" | "startswith" | "endswith") as match_kind, left, right:
+            return f"{match_kind}({written(left)},{written(right)})"
         case "flag", name:
             return str(name)
         case "in", left, items:
             return f"{written(left)} in ({', '.join(written(item) for item in items)})"
         case "not", inner:
-            return f"not {_within(inner, 'in', 'flag', *PLACES, 'any', 'all', 'not')}"
+            return f"not {_within(inner, 'in', 'flag', *MATCHES, 'any', 'all', 'not')}"
         case "and", parts:
-            return " and ".join(_within(part, *OPS, "in", "flag", "not", *PLACES, "any", "all", "is") for part in parts)
+            return " and ".join(
+                _within(part, *OPS, "in", "flag", "not", *MATCHES, "any", "all", "is") for part in parts
+            )
         case "or", parts:
             return " or ".join(written(part) for part in parts)
         case "is", inner, op, constant:
-            return f"{_within(inner, 'not', *PLACES, *ORDERINGS, 'any', 'all')} {op} {literal(constant)}"
+            bare = ("not", *MATCHES, "any", "all") if op in ORDERINGS else ("not", *MATCHES, *ORDERINGS, "any", "all")
+            return f"{_within(inner, *bare)} {op} {literal(constant)}"
         case "any", None:
             return "tags/any()"
         case ("any" | "all") as quantifier, body:
@@ -207,7 +220,12 @@ def _joined(inner: st.SearchStrategy[Spec]) -> st.SearchStrategy[Spec]:
         st.tuples(st.just("and"), several),
         st.tuples(st.just("or"), several),
         st.tuples(st.just("not"), inner),
-        st.tuples(st.just("is"), inner.filter(lambda spec: spec[0] != "flag"), st.sampled_from(["eq", "ne"]), st.booleans()),
+        st.tuples(
+            st.just("is"),
+            inner.filter(lambda spec: spec[0] != "flag"),
+            st.sampled_from(["eq", "eq", "ne", "ne", *ORDERINGS]),
+            st.sampled_from([True, False, None]),
+        ),
     )  # fmt: skip
 
 
@@ -227,6 +245,6 @@ def tests(draw: st.DrawFn, source: str, names: list[str]) -> Spec:
         return "in", left, draw(st.lists(literals, min_size=1, max_size=4))
     right = ("field", ALIKE[name]) if name in ALIKE and draw(st.integers(0, 4)) == 0 else draw(literals)
     if kind == "place" and text:
-        return draw(st.sampled_from(list(PLACES))), left, right
+        return draw(st.sampled_from(list(MATCHES))), left, right
     op = draw(st.sampled_from(OPS))
     return (op, right, left) if draw(st.booleans()) else (op, left, right)

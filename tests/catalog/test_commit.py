@@ -1,4 +1,4 @@
-"""What a commit promises, on both databases, with many processes at once."""
+"""Guarantees of a commit, on both databases, with many concurrent processes."""
 
 import os
 import signal
@@ -11,66 +11,69 @@ from itertools import pairwise
 import pyarrow as pa
 import pytest
 
-from faults.failing import Countdown, failing_sql
-from penstock import failpoints as faults
-from penstock.catalog import snapshots as history
-from penstock.catalog import writer_leases as leases
+from faults.failing_parts import Countdown, failing_sql
+from penstock import failpoints
+from penstock.catalog import snapshots, writer_leases
 from penstock.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound, Unsupported
 from penstock.lake import Dataset, Lake
-from penstock.storage.data_files import Shape
-from workspaces import Place
+from penstock.storage.data_files import FileSizing
+from support.workspaces import WorkspaceFixture
 
 
 def ids(ds: Dataset, version: int | None = None) -> list[int]:
-    at = ds.now() if version is None else ds.at(version)
+    at = ds.current() if version is None else ds.at(version)
     return sorted(at.to_arrow(["id"])["id"].to_pylist())
 
 
-def test_of_eight_writers_from_one_base_exactly_one_wins(place: Place, numbers: Dataset) -> None:
-    answers = place.race("overwrite_at", [(numbers.name, 1, who) for who in range(8)])
+def test_concurrent_commits_from_one_base_succeed_exactly_once(
+    workspace: WorkspaceFixture, three_rows: Dataset
+) -> None:
+    answers = workspace.race("overwrite_at", [(three_rows.name, 1, who) for who in range(8)])
     assert sorted(answers) == ["stale_version"] * 7 + ["won"]
-    assert numbers.version == 2
-    assert ids(numbers) == [answers.index("won")]
+    assert three_rows.version == 2
+    assert ids(three_rows) == [answers.index("won")]
 
 
-def test_read_modify_writes_of_four_processes_lose_nothing(place: Place, lake: Lake, soak: bool) -> None:
+def test_concurrent_read_modify_writes_of_four_processes_lose_no_update(
+    workspace: WorkspaceFixture, lake: Lake, soak: bool
+) -> None:
     counter = lake.create("demo.counter", {"id": [0], "word": ["start"]})
     times = 400 if soak else 25
-    conflicts = place.race("add_one", [(counter.name, times)] * 4)
+    conflicts = workspace.race("add_one", [(counter.name, times)] * 4)
     assert ids(counter) == [4 * times]
     assert counter.version == 1 + 4 * times
     assert sum(conflicts) > 0, "the processes did not meet, so nothing was shown"
 
 
-def test_concurrent_appends_all_land_and_every_version_stays_readable(
-    place: Place, numbers: Dataset, soak: bool
+def test_concurrent_appends_are_all_committed_and_every_version_stays_readable(
+    workspace: WorkspaceFixture, three_rows: Dataset, soak: bool
 ) -> None:
     times = 200 if soak else 25
-    answers = place.race("append_rows", [(numbers.name, 1000 * (who + 1), times) for who in range(4)])
+    answers = workspace.race("append_rows", [(three_rows.name, 1000 * (who + 1), times) for who in range(4)])
     acknowledged = sorted(version for versions in answers for version in versions)
     assert acknowledged == list(range(2, 2 + 4 * times))
     everything = [1, 2, 3] + [1000 * (who + 1) + i for who in range(4) for i in range(times)]
-    assert ids(numbers) == sorted(everything)
+    assert ids(three_rows) == sorted(everything)
     for version in [1, 2, 2 * times, 4 * times, 4 * times + 1]:
-        assert len(ids(numbers, version)) == numbers.at(version).num_rows == 2 + version
-    row_ids = numbers.to_arrow(row_ids=True)["rowid"].to_pylist()
+        assert len(ids(three_rows, version)) == three_rows.at(version).num_rows == 2 + version
+    row_ids = three_rows.to_arrow(row_ids=True)["rowid"].to_pylist()
     assert len(set(row_ids)) == len(row_ids) == 3 + 4 * times
 
 
-def test_threads_share_a_lake(numbers: Dataset) -> None:
+def test_concurrent_appends_of_threads_are_all_committed(three_rows: Dataset) -> None:
     def work(who: int) -> list[int]:
-        return [numbers.append({"id": [100 * who + i], "word": ["t"]}).version for i in range(10)]
+        return [three_rows.append({"id": [100 * who + i], "word": ["t"]}).version for i in range(10)]
 
     with ThreadPoolExecutor(6) as pool:
         versions = [version for answers in pool.map(work, range(1, 7)) for version in answers]
     assert sorted(versions) == list(range(2, 62))
-    assert ids(numbers) == sorted([1, 2, 3] + [100 * who + i for who in range(1, 7) for i in range(10)])
+    assert ids(three_rows) == sorted([1, 2, 3] + [100 * who + i for who in range(1, 7) for i in range(10)])
 
 
-def test_a_commit_over_two_datasets_is_seen_whole_by_every_snapshot(place: Place, lake: Lake) -> None:
+def test_commit_of_two_datasets_is_atomic_in_every_lake_snapshot(workspace: WorkspaceFixture, lake: Lake) -> None:
     one = lake.create("demo.one", {"id": [0], "word": [""]})
     other = lake.create("demo.other", {"id": [0], "word": [""]})
-    assert place.race("move_money", [("demo.one", "demo.other", 15)] * 3) == [0, 0, 0]
+    assert workspace.race("move_money", [("demo.one", "demo.other", 15)] * 3) == [0, 0, 0]
     assert one.num_rows == other.num_rows == 46
     for commit_no in range(2, lake.snapshot().commit_no + 1):
         at = lake.snapshot(commit_no)
@@ -78,233 +81,233 @@ def test_a_commit_over_two_datasets_is_seen_whole_by_every_snapshot(place: Place
         assert sum(money) == 0, f"commit {commit_no} was seen in half"
 
 
-def test_a_commit_with_one_stale_base_leaves_nothing(lake: Lake, numbers: Dataset) -> None:
+def test_commit_with_one_stale_base_changes_nothing(lake: Lake, three_rows: Dataset) -> None:
     other = lake.create("demo.other", {"id": [1], "word": ["a"]})
     other.append({"id": [2], "word": ["b"]})
     before = lake.snapshot().commit_no
-    with pytest.raises(Conflict) as refusal, lake.transaction() as tx:
-        tx.append(numbers, {"id": [4], "word": ["four"]})
+    with pytest.raises(Conflict) as raised, lake.transaction() as tx:
+        tx.append(three_rows, {"id": [4], "word": ["four"]})
         tx.overwrite(other, {"id": [9], "word": ["stale"]}, expect=1)
-    assert refusal.value.context["dataset"] == "demo.other"
-    assert (refusal.value.context["base"], refusal.value.context["newest"]) == (1, 2)
-    assert refusal.value.context["author"] in refusal.value.message
-    assert (ids(numbers), ids(other), lake.snapshot().commit_no) == ([1, 2, 3], [1, 2], before)
+    assert raised.value.context["dataset"] == "demo.other"
+    assert (raised.value.context["base"], raised.value.context["newest"]) == (1, 2)
+    assert raised.value.context["author"] in raised.value.message
+    assert (ids(three_rows), ids(other), lake.snapshot().commit_no) == ([1, 2, 3], [1, 2], before)
     assert_no_orphans(lake)
 
 
-def test_an_error_inside_a_transaction_drops_all_of_it(lake: Lake, numbers: Dataset) -> None:
+def test_error_inside_a_transaction_rolls_back_all_of_it(lake: Lake, three_rows: Dataset) -> None:
     with pytest.raises(ZeroDivisionError), lake.transaction() as tx:
-        tx.append(numbers, {"id": [4], "word": ["four"]})
+        tx.append(three_rows, {"id": [4], "word": ["four"]})
         _ = 1 / 0
-    assert numbers.version == 1
+    assert three_rows.version == 1
     assert_no_orphans(lake)
 
 
-def test_a_transaction_ends_once(lake: Lake, numbers: Dataset) -> None:
+def test_transaction_cannot_be_used_after_its_end(lake: Lake, three_rows: Dataset) -> None:
     tx = lake.transaction()
     with pytest.raises(ZeroDivisionError), tx:
-        tx.append(numbers, {"id": [4], "word": ["four"]})
+        tx.append(three_rows, {"id": [4], "word": ["four"]})
         _ = 1 / 0
-    for use in (tx.__enter__, lambda: tx.append(numbers, {"id": [4], "word": ["four"]})):
-        with pytest.raises(Unsupported) as refusal:
+    for use in (tx.__enter__, lambda: tx.append(three_rows, {"id": [4], "word": ["four"]})):
+        with pytest.raises(Unsupported) as raised:
             use()
-        assert refusal.value.reason == "transaction_over"
-    assert ids(numbers) == [1, 2, 3]
+        assert raised.value.reason == "transaction_over"
+    assert ids(three_rows) == [1, 2, 3]
 
 
-def test_an_overwrite_in_a_transaction_leaves_no_file_of_its_own_behind(lake: Lake, numbers: Dataset) -> None:
+def test_overwrite_in_a_transaction_removes_its_own_staged_files(lake: Lake, three_rows: Dataset) -> None:
     with lake.transaction() as tx:
-        tx.append(numbers, {"id": [4], "word": ["four"]})
-        tx.overwrite(numbers, {"id": [5], "word": ["five"]})
-        tx.overwrite(numbers, {"id": [6], "word": ["six"]})
-    assert ids(numbers) == [6]
-    assert numbers.version == 2
+        tx.append(three_rows, {"id": [4], "word": ["four"]})
+        tx.overwrite(three_rows, {"id": [5], "word": ["five"]})
+        tx.overwrite(three_rows, {"id": [6], "word": ["six"]})
+    assert ids(three_rows) == [6]
+    assert three_rows.version == 2
     assert_no_orphans(lake)
 
 
-def test_appends_of_one_transaction_around_an_alter_are_all_found(lake: Lake, numbers: Dataset) -> None:
+def test_appends_of_one_transaction_around_an_alter_are_all_found(lake: Lake, three_rows: Dataset) -> None:
     with lake.transaction() as tx:
-        tx.append(numbers, {"id": [4], "word": ["four"]})
-        numbers.alter(add={"extra": "int64"})
+        tx.append(three_rows, {"id": [4], "word": ["four"]})
+        three_rows.alter(add={"extra": "int64"})
         with pytest.raises(Invalid, match="extra"):  # a transaction goes on from the version that it met first
-            tx.append(numbers, {"id": [5], "word": ["five"], "extra": [55]})
-        tx.append(numbers, {"id": [5], "word": ["five"]})
-    assert numbers.to_arrow(["id"], "extra IS NULL AND id > 3")["id"].to_pylist() == [4, 5]
-    assert ids(numbers) == [1, 2, 3, 4, 5]
+            tx.append(three_rows, {"id": [5], "word": ["five"], "extra": [55]})
+        tx.append(three_rows, {"id": [5], "word": ["five"]})
+    assert three_rows.to_arrow(["id"], "extra IS NULL AND id > 3")["id"].to_pylist() == [4, 5]
+    assert ids(three_rows) == [1, 2, 3, 4, 5]
 
 
-def test_a_refusal_names_who_really_came_first(lake: Lake, numbers: Dataset) -> None:
-    numbers.append({"id": [4], "word": ["four"]})
-    pending = [lambda: numbers.overwrite({"id": [9], "word": ["nine"]})]
+def test_stale_version_conflict_names_the_author_of_the_newest_version(lake: Lake, three_rows: Dataset) -> None:
+    three_rows.append({"id": [4], "word": ["four"]})
+    pending = [lambda: three_rows.overwrite({"id": [9], "word": ["nine"]})]
     with (
-        faults.armed("stage.begun", lambda: pending.pop()() if pending else None),
-        pytest.raises(Conflict) as refusal,
+        failpoints.armed("stage.begun", lambda: pending.pop()() if pending else None),
+        pytest.raises(Conflict) as raised,
     ):
-        numbers.compact()
-    assert refusal.value.context["newest"] == numbers.version == 3
-    assert "(overwrite)" in refusal.value.message
+        three_rows.compact()
+    assert raised.value.context["newest"] == three_rows.version == 3
+    assert "(overwrite)" in raised.value.message
 
 
-def test_commits_follow_one_another_in_time_too(lake: Lake, numbers: Dataset) -> None:
+def test_commit_times_never_decrease(lake: Lake, three_rows: Dataset) -> None:
     now = datetime.now(UTC)
     for hours in (5, -5, 3, 0):  # a clock that cannot make up its mind
-        lake.workspace.db.clock = lambda hours=hours: now + timedelta(hours=hours)  # type: ignore[misc]
-        numbers.append({"id": [4], "word": ["four"]})
-    times = [version.at for version in numbers.history()]
+        lake._workspace.db.clock = lambda hours=hours: now + timedelta(hours=hours)  # type: ignore[misc]
+        three_rows.append({"id": [4], "word": ["four"]})
+    times = [version.committed_at for version in three_rows.history()]
     assert times == sorted(times, reverse=True)
 
 
-def test_a_neighbours_lease_is_not_touched_by_a_refusal(lake: Lake, numbers: Dataset) -> None:
-    writers, caller = lake.workspace.writers, lake.caller
+def test_rejected_commit_keeps_the_lease_of_another_writer(lake: Lake, three_rows: Dataset) -> None:
+    writers, caller = lake._workspace.writers, lake.caller
     first = writers.lease(caller)
-    with lake.workspace.db.write(caller) as tx:
-        leases.end(tx, first)
-    with pytest.raises(Conflict) as refusal:
-        numbers.append({"id": [4], "word": ["four"]})
+    with lake._workspace.db.write(caller) as tx:
+        writer_leases.end(tx, first)
+    with pytest.raises(Conflict) as raised:
+        three_rows.append({"id": [4], "word": ["four"]})
     second = writers.lease(caller)
-    writers.forget(caller, first, refusal.value)
+    writers.forget(caller, first, raised.value)
     assert writers.lease(caller) == second != first
-    assert numbers.append({"id": [4], "word": ["four"]}).version == 2
+    assert three_rows.append({"id": [4], "word": ["four"]}).version == 2
 
 
-def test_a_forked_child_writes_for_itself(lake: Lake, numbers: Dataset) -> None:
+def test_forked_child_process_uses_its_own_connections_and_lease(lake: Lake, three_rows: Dataset) -> None:
     """Even when it was born while another thread held the lock of its parent's leases."""
-    numbers.append({"id": [4], "word": ["four"]})
-    parent = lake.workspace.writers.lease(lake.caller)
-    with lake.workspace.writers._lock, warnings.catch_warnings():
+    three_rows.append({"id": [4], "word": ["four"]})
+    parent = lake._workspace.writers.lease(lake.caller)
+    with lake._workspace.writers._lock, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # forking a process with threads is what is tried here
         child = os.fork()
         if child == 0:
             signal.alarm(30)
-            own = lake.workspace.writers.lease(lake.caller)
-            with lake.workspace.db.read(lake.caller) as tx:
-                os._exit(0 if own != parent and history.commit_no(tx) == 2 else 1)
+            own = lake._workspace.writers.lease(lake.caller)
+            with lake._workspace.db.read(lake.caller) as tx:
+                os._exit(0 if own != parent and snapshots.commit_no(tx) == 2 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert numbers.append({"id": [5], "word": ["five"]}).version == 3
+    assert three_rows.append({"id": [5], "word": ["five"]}).version == 3
 
 
-def test_closing_without_the_database_does_not_hide_what_went_wrong(embedded: Place) -> None:
-    with ExitStack() as away, pytest.raises(ZeroDivisionError), embedded.open() as lake:
+def test_close_without_a_database_keeps_the_original_error(sqlite_workspace: WorkspaceFixture) -> None:
+    with ExitStack() as away, pytest.raises(ZeroDivisionError), sqlite_workspace.open() as lake:
         lake.create("demo.x", {"id": [1]})
-        away.enter_context(failing_sql(lake.workspace.db, Countdown(1)))
+        away.enter_context(failing_sql(lake._workspace.db, Countdown(1)))
         _ = 1 / 0
 
 
-def test_a_repeated_key_is_answered_with_the_first_receipt(lake: Lake, numbers: Dataset) -> None:
-    first = numbers.append({"id": [4], "word": ["four"]}, idempotency_key="order-17")
-    again = numbers.append({"id": [4], "word": ["four"]}, idempotency_key="order-17")
+def test_repeated_idempotency_key_returns_the_first_receipt(lake: Lake, three_rows: Dataset) -> None:
+    first = three_rows.append({"id": [4], "word": ["four"]}, idempotency_key="order-17")
+    again = three_rows.append({"id": [4], "word": ["four"]}, idempotency_key="order-17")
     assert again == first
     assert again.replayed
     assert not first.replayed
-    assert ids(numbers) == [1, 2, 3, 4]
+    assert ids(three_rows) == [1, 2, 3, 4]
     assert_no_orphans(lake)
 
 
-def test_a_key_of_another_request_is_refused(lake: Lake, numbers: Dataset) -> None:
-    numbers.append({"id": [4], "word": ["four"]}, idempotency_key="order-17")
-    with pytest.raises(AlreadyExists) as refusal:
-        numbers.append({"id": [5], "word": ["five"]}, idempotency_key="order-17")
-    assert refusal.value.reason == "key_reused"
-    assert ids(numbers) == [1, 2, 3, 4]
+def test_idempotency_key_of_another_request_is_rejected(lake: Lake, three_rows: Dataset) -> None:
+    three_rows.append({"id": [4], "word": ["four"]}, idempotency_key="order-17")
+    with pytest.raises(AlreadyExists) as raised:
+        three_rows.append({"id": [5], "word": ["five"]}, idempotency_key="order-17")
+    assert raised.value.reason == "key_reused"
+    assert ids(three_rows) == [1, 2, 3, 4]
     assert_no_orphans(lake)
 
 
 @pytest.mark.parametrize("key", ["", "x" * 201, "line\nbreak"])
-def test_odd_keys_are_refused(numbers: Dataset, key: str) -> None:
-    with pytest.raises(Invalid) as refusal:
-        numbers.append({"id": [4], "word": ["four"]}, idempotency_key=key)
-    assert refusal.value.reason == "bad_idempotency_key"
-    assert numbers.version == 1
+def test_invalid_idempotency_keys_are_rejected(three_rows: Dataset, key: str) -> None:
+    with pytest.raises(Invalid) as raised:
+        three_rows.append({"id": [4], "word": ["four"]}, idempotency_key=key)
+    assert raised.value.reason == "bad_idempotency_key"
+    assert three_rows.version == 1
 
 
-def test_a_key_knows_its_request_whatever_happened_since(lake: Lake, numbers: Dataset) -> None:
+def test_repeated_key_returns_the_receipt_after_later_commits(lake: Lake, three_rows: Dataset) -> None:
     rows = pa.table({"id": [4, 5], "word": ["four", None]})
-    first = numbers.append(rows, idempotency_key="k")
-    numbers.alter(add={"extra": "int64"})
-    lake.workspace.shape = Shape(group_rows=1)
+    first = three_rows.append(rows, idempotency_key="k")
+    three_rows.alter(add={"extra": "int64"})
+    lake._workspace.file_sizing = FileSizing(group_rows=1)
     cut_otherwise = pa.Table.from_batches([batch.slice(i, 1) for batch in rows.to_batches() for i in (0, 1)])
     packed = cut_otherwise.set_column(1, "word", cut_otherwise["word"].dictionary_encode())
     for again in (rows, cut_otherwise, packed):
-        assert numbers.append(again, idempotency_key="k") == first
+        assert three_rows.append(again, idempotency_key="k") == first
     for other in ({"id": [4, 5], "word": ["four", ""]}, {"id": [4, 5]}, {"id": [5, 4], "word": [None, "four"]}):
         with pytest.raises(AlreadyExists):
-            numbers.append(other, idempotency_key="k")
-    assert ids(numbers) == [1, 2, 3, 4, 5]
+            three_rows.append(other, idempotency_key="k")
+    assert ids(three_rows) == [1, 2, 3, 4, 5]
     assert_no_orphans(lake)
 
 
-def test_a_creation_is_known_again_by_all_that_was_asked(lake: Lake) -> None:
+def test_repeated_create_is_compared_by_all_its_arguments(lake: Lake) -> None:
     first = lake.create("demo.made", {"id": [1]}, idempotency_key="k")
     assert lake.create("demo.made", {"id": [1]}, idempotency_key="k").id == first.id
-    with pytest.raises(AlreadyExists) as refusal:
+    with pytest.raises(AlreadyExists) as raised:
         lake.create("demo.made", {"id": [1]}, row_ids=False, idempotency_key="k")
-    assert refusal.value.reason == "key_reused"
+    assert raised.value.reason == "key_reused"
     assert_no_orphans(lake)
 
 
-def test_an_alter_and_an_overwrite_are_answered_again_after_others_wrote(lake: Lake, numbers: Dataset) -> None:
-    altered = numbers.alter(add={"extra": "int64"}, idempotency_key="a")
-    written = numbers.overwrite({"id": [9]}, expect=2, idempotency_key="o")
-    numbers.append({"id": [10]})
-    assert numbers.alter(add={"extra": "int64"}, idempotency_key="a") == altered
-    assert numbers.overwrite({"id": [9]}, expect=2, idempotency_key="o") == written
+def test_repeated_alter_and_overwrite_return_the_receipt_after_other_commits(lake: Lake, three_rows: Dataset) -> None:
+    altered = three_rows.alter(add={"extra": "int64"}, idempotency_key="a")
+    written = three_rows.overwrite({"id": [9]}, expect=2, idempotency_key="o")
+    three_rows.append({"id": [10]})
+    assert three_rows.alter(add={"extra": "int64"}, idempotency_key="a") == altered
+    assert three_rows.overwrite({"id": [9]}, expect=2, idempotency_key="o") == written
     with pytest.raises(AlreadyExists):
-        numbers.overwrite({"id": [9]}, expect=4, idempotency_key="o")
-    assert ids(numbers) == [9, 10]
+        three_rows.overwrite({"id": [9]}, expect=4, idempotency_key="o")
+    assert ids(three_rows) == [9, 10]
 
 
-def test_keys_of_tenants_do_not_meet(lake: Lake, stranger: Lake, numbers: Dataset) -> None:
-    numbers.append({"id": [4], "word": ["four"]}, idempotency_key="shared")
-    theirs = stranger.create("demo.numbers", {"id": [7], "word": ["seven"]}, idempotency_key="shared")
+def test_idempotency_keys_are_separate_for_each_tenant(lake: Lake, other_tenant: Lake, three_rows: Dataset) -> None:
+    three_rows.append({"id": [4], "word": ["four"]}, idempotency_key="shared")
+    theirs = other_tenant.create("demo.numbers", {"id": [7], "word": ["seven"]}, idempotency_key="shared")
     assert ids(theirs) == [7]
 
 
-def test_no_rows_make_no_version(lake: Lake, numbers: Dataset) -> None:
+def test_append_of_no_rows_creates_no_version(lake: Lake, three_rows: Dataset) -> None:
     commit_no = lake.snapshot().commit_no
-    receipt = numbers.append({"id": pa.array([], pa.int64()), "word": pa.array([], pa.string())})
-    assert receipt.version == numbers.version == 1
+    receipt = three_rows.append({"id": pa.array([], pa.int64()), "word": pa.array([], pa.string())})
+    assert receipt.version == three_rows.version == 1
     assert lake.snapshot().commit_no == commit_no
     assert receipt.written[0].rows == 3
 
 
-def test_commit_numbers_grow_by_one_over_all_datasets(lake: Lake, numbers: Dataset) -> None:
+def test_commit_numbers_grow_by_one_over_all_datasets(lake: Lake, three_rows: Dataset) -> None:
     other = lake.create("demo.other", {"id": [1], "word": ["a"]})
-    taken = [ds.append({"id": [5], "word": ["x"]}).commit_no for ds in (numbers, other, numbers)]
+    taken = [ds.append({"id": [5], "word": ["x"]}).commit_no for ds in (three_rows, other, three_rows)]
     assert [b - a for a, b in pairwise(taken)] == [1, 1]
     with lake.transaction() as tx:
-        tx.append(numbers, {"id": [6], "word": ["x"]})
+        tx.append(three_rows, {"id": [6], "word": ["x"]})
         tx.append(other, {"id": [6], "word": ["x"]})
     assert tx.receipt is not None
     assert tx.receipt.commit_no == taken[-1] + 1
     assert {w.name for w in tx.receipt.written} == {"demo.numbers", "demo.other"}
 
 
-def test_row_ids_are_never_used_again(numbers: Dataset) -> None:
-    numbers.overwrite({"id": [1, 2], "word": ["a", "b"]})
-    numbers.append({"id": [3], "word": ["c"]})
-    numbers.compact()
-    assert numbers.to_arrow(row_ids=True)["rowid"].to_pylist() == [4, 5, 6]
-    assert numbers.at(1).to_arrow(row_ids=True)["rowid"].to_pylist() == [1, 2, 3]
+def test_row_ids_are_never_reused(three_rows: Dataset) -> None:
+    three_rows.overwrite({"id": [1, 2], "word": ["a", "b"]})
+    three_rows.append({"id": [3], "word": ["c"]})
+    three_rows.compact()
+    assert three_rows.to_arrow(row_ids=True)["rowid"].to_pylist() == [4, 5, 6]
+    assert three_rows.at(1).to_arrow(row_ids=True)["rowid"].to_pylist() == [1, 2, 3]
 
 
-def test_compaction_keeps_rows_ids_and_older_versions(lake: Lake, numbers: Dataset) -> None:
+def test_compaction_keeps_rows_ids_and_older_versions(lake: Lake, three_rows: Dataset) -> None:
     for i in range(4, 10):
-        numbers.append({"id": [i], "word": [str(i)]})
-    before = numbers.to_arrow(row_ids=True)
-    old = numbers.now()
-    receipt = numbers.compact()
+        three_rows.append({"id": [i], "word": [str(i)]})
+    before = three_rows.to_arrow(row_ids=True)
+    old = three_rows.current()
+    receipt = three_rows.compact()
     assert receipt.version == 8
     assert (receipt.written[0].inserted, receipt.written[0].rows) == (0, 9)
-    assert len(numbers.now().files()) == 1
-    assert numbers.to_arrow(row_ids=True).equals(before)
+    assert len(three_rows.current().files()) == 1
+    assert three_rows.to_arrow(row_ids=True).equals(before)
     assert old.to_arrow(row_ids=True).equals(before)
-    numbers.append({"id": [10], "word": ["ten"]})
-    numbers.compact()
-    assert numbers.to_arrow(row_ids=True)["rowid"].to_pylist() == list(range(1, 11))
-    assert numbers.compact().version == numbers.version == 10, "one file is not worth compacting"
+    three_rows.append({"id": [10], "word": ["ten"]})
+    three_rows.compact()
+    assert three_rows.to_arrow(row_ids=True)["rowid"].to_pylist() == list(range(1, 11))
+    assert three_rows.compact().version == three_rows.version == 10, "one file is not worth compacting"
 
 
-def test_a_read_only_dataset_takes_no_writes(lake: Lake) -> None:
+def test_read_only_dataset_rejects_writes(lake: Lake) -> None:
     fixed = lake.create("demo.fixed", {"id": [1]}, read_only=True)
     for write in (
         lambda: fixed.append({"id": [2]}),
@@ -312,43 +315,43 @@ def test_a_read_only_dataset_takes_no_writes(lake: Lake) -> None:
         lambda: fixed.alter(add={"x": "int64"}),
         fixed.compact,
     ):
-        with pytest.raises(Unsupported) as refusal:
+        with pytest.raises(Unsupported) as raised:
             write()
-        assert refusal.value.reason == "read_only"
+        assert raised.value.reason == "read_only"
     assert fixed.version == 1
 
 
-def test_names_are_unique_ignoring_case_and_free_again_after_a_drop(lake: Lake, numbers: Dataset) -> None:
+def test_names_are_unique_ignoring_case_and_free_again_after_a_drop(lake: Lake, three_rows: Dataset) -> None:
     with pytest.raises(AlreadyExists):
         lake.create("Demo.Numbers", {"id": [1]})
-    assert lake.dataset("DEMO.numbers").id == numbers.id
-    numbers.drop()
-    for use in (lambda: lake.dataset("demo.numbers"), lambda: numbers.append({"id": [1]}), numbers.to_arrow):
+    assert lake.dataset("DEMO.numbers").id == three_rows.id
+    three_rows.drop()
+    for use in (lambda: lake.dataset("demo.numbers"), lambda: three_rows.append({"id": [1]}), three_rows.to_arrow):
         with pytest.raises(NotFound):
             use()
     fresh = lake.create("demo.numbers", {"id": [1]})
-    assert fresh.id != numbers.id
+    assert fresh.id != three_rows.id
     assert_no_orphans(lake, dropped=1)
 
 
-def test_roles_are_asked_for(lake: Lake, numbers: Dataset) -> None:
+def test_writes_require_the_developer_role(lake: Lake, three_rows: Dataset) -> None:
     from dataclasses import replace
 
     from penstock.core.caller import Role
 
-    viewer = Lake(lake.workspace, replace(lake.caller, role=Role.VIEWER), lake.home).dataset(numbers.id)
-    developer = Lake(lake.workspace, replace(lake.caller, role=Role.DEVELOPER), lake.home).dataset(numbers.id)
+    viewer = Lake(lake._workspace, replace(lake.caller, role=Role.VIEWER), lake._folder).dataset(three_rows.id)
+    developer = Lake(lake._workspace, replace(lake.caller, role=Role.DEVELOPER), lake._folder).dataset(three_rows.id)
     assert viewer.num_rows == 3
     for write in (lambda: viewer.append({"id": [4], "word": [""]}), viewer.compact, viewer.drop, developer.drop):
-        with pytest.raises(Forbidden) as refusal:
+        with pytest.raises(Forbidden) as raised:
             write()
-        assert refusal.value.context["required_role"] in ("analytics.developer", "analytics.admin")
+        assert raised.value.context["required_role"] in ("analytics.developer", "analytics.admin")
     assert developer.append({"id": [4], "word": ["four"]}).version == 2
 
 
 def assert_no_orphans(lake: Lake, *, dropped: int = 0) -> None:
-    """Every file in the workspace belongs to a version, and every version's files are there."""
-    store = lake.workspace.store
+    """Assert that every file belongs to a version and that the files of every version exist."""
+    store = lake._workspace.store
     on_disk = {path for tenant in store.folders("data") for ds in store.folders(tenant) for path, _ in store.files(ds)}
     listed = {file.path for ds in lake.datasets() for v in range(1, ds.version + 1)
               for file in lake.dataset(ds.id).at(v).files()}  # fmt: skip

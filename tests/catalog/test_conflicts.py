@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock import failpoints as faults
+from penstock import failpoints
 from penstock.errors import PenstockError
 from penstock.lake import Dataset
 
@@ -29,34 +29,36 @@ WRITES: dict[str, Callable[[Dataset], object]] = {
 def published() -> list[tuple[str, str, str]]:
     table = [line.strip("| \n").split(" | ") for line in PAGE.read_text().splitlines() if line.startswith("|")]
     header, _, *rows = table
-    return [(row[0], second, said) for row in rows for second, said in zip(header[1:], row[1:], strict=True)]
+    return [(row[0], second, expected) for row in rows for second, expected in zip(header[1:], row[1:], strict=True)]
 
 
-def test_the_table_names_every_write() -> None:
+def test_conflicts_table_lists_every_write_operation() -> None:
     assert {(first, second) for first, second, _ in published()} == {(a, b) for a in WRITES for b in WRITES}
 
 
-@pytest.mark.parametrize(("first", "second", "said"), published())
-def test_the_second_writer_hears_what_the_table_says(numbers: Dataset, first: str, second: str, said: str) -> None:
-    numbers.append({"id": [4], "word": ["four"]})
+@pytest.mark.parametrize(("first", "second", "expected"), published())
+def test_overtaken_write_has_the_outcome_in_the_conflicts_table(
+    three_rows: Dataset, first: str, second: str, expected: str
+) -> None:
+    three_rows.append({"id": [4], "word": ["four"]})
     if second == "drop":
-        WRITES[first](numbers)
-        heard = outcome(lambda: WRITES[second](numbers))
+        WRITES[first](three_rows)
+        outcomes = outcome(lambda: WRITES[second](three_rows))
     else:
         # The second has read its base; now the first commits; then the second goes on.
-        pending = [lambda: WRITES[first](numbers)]
-        with faults.armed("stage.begun", lambda: pending.pop()() if pending else None):
-            heard = outcome(lambda: WRITES[second](numbers))
+        pending = [lambda: WRITES[first](three_rows)]
+        with failpoints.armed("stage.begun", lambda: pending.pop()() if pending else None):
+            outcomes = outcome(lambda: WRITES[second](three_rows))
         assert not pending
-    assert heard == said
+    assert outcomes == expected
     if "drop" not in (first, second):
         ids, versions = [1, 2, 3, 4], 2
-        for write in (first, second) if said == "done" else (first,):
+        for write in (first, second) if expected == "done" else (first,):
             versions += write != "delete" or 2 in ids  # to delete nothing makes no version
             ids = _ids_after(write, ids)
-        assert sorted(numbers.to_arrow()["id"].to_pylist()) == ids
-        assert numbers.num_rows == len(ids)
-        assert numbers.version == versions
+        assert sorted(three_rows.to_arrow()["id"].to_pylist()) == ids
+        assert three_rows.num_rows == len(ids)
+        assert three_rows.version == versions
 
 
 def _ids_after(write: str, ids: list[int]) -> list[int]:

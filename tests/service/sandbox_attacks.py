@@ -1,4 +1,4 @@
-"""What a hostile user writes, and how it must end. `{folder}` is a folder of the service's, which holds a secret."""
+"""Attacks on the sandbox with their expected errors. `{folder}` is a folder of the service with a secret."""
 
 from dataclasses import dataclass
 

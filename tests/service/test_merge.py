@@ -1,28 +1,29 @@
-"""Merges into a dataset beside other writers: no key twice, nothing lost, nobody starved."""
+"""Test dataset merges with concurrent writers: no duplicate keys, no lost rows, no starvation."""
 
 import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
 import pytest
 
-from penstock import failpoints as faults
-from penstock.catalog import commit as commits
+from penstock import failpoints
+from penstock.catalog import dataset_locks
 from penstock.core.caller import Role
 from penstock.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound, Unsupported
 from penstock.lake import Dataset, Lake
-from penstock.service.datasets import commit_retry as landing
-from workspaces import Place
+from penstock.service.datasets import commit_retry
+from support.workspaces import WorkspaceFixture
 
 
-def words(ds: Dataset) -> dict[int, str]:
-    """The rows, by key. No key stands twice, and no row id either."""
+def rows_by_id(ds: Dataset) -> dict[int, str]:
+    """Return the words by id; check that ids and row ids are unique."""
     read = ds.to_arrow(row_ids=True)
     assert len(set(read["rowid"].to_pylist())) == read.num_rows == ds.num_rows
     ids = read["id"].to_pylist()
@@ -31,217 +32,241 @@ def words(ds: Dataset) -> dict[int, str]:
 
 
 @pytest.mark.parametrize("engines", [["pyarrow"] * 6, ["pyarrow", "duckdb"] * 3], ids=["pyarrow", "mixed"])
-def test_writers_that_bring_the_same_new_keys_make_one_row_of_each(place: Place, engines: list[str]) -> None:
+def test_merge_concurrent_writers_insert_each_new_key_once(workspace: WorkspaceFixture, engines: list[str]) -> None:
     keys = list(range(100, 150))
-    with place.open() as lake:
+    with workspace.open() as lake:
         lake.create("demo.numbers", {"id": [1, 2], "word": ["one", "two"]})
-    said = place.race("merge_keys", [["demo.numbers", keys, who, engine] for who, engine in enumerate(engines)])
-    assert "merged" in said
-    assert set(said) <= {"merged", "stale_version", "dataset_held"}
-    with place.open() as lake:
-        found = words(lake.dataset("demo.numbers"))
-        assert set(found) == {1, 2, *keys}
+    outcomes = workspace.race(
+        "merge_keys", [["demo.numbers", keys, writer, engine] for writer, engine in enumerate(engines)]
+    )
+    assert "merged" in outcomes
+    assert set(outcomes) <= {"merged", "stale_version", "dataset_locked"}
+    with workspace.open() as lake:
+        rows = rows_by_id(lake.dataset("demo.numbers"))
+        assert set(rows) == {1, 2, *keys}
         last = lake.dataset("demo.numbers").history()[0]
-        winners = {found[key] for key in keys}
+        winners = {rows[key] for key in keys}
         assert len(winners) == 1, "the rows of one key set are those of one writer"
         assert last.operation == "merge"
 
 
 def before_commit(act: Callable[[], object]) -> AbstractContextManager[None]:
-    """Do something right before the next commit, once."""
+    """Run an action once, right before the next commit."""
     pending = [act]
-    return faults.armed("stage.synced", lambda: pending and pending.pop()())
+    return failpoints.armed("stage.synced", lambda: pending and pending.pop()())
 
 
-def test_a_merge_is_rebased_over_rows_of_other_keys(numbers: Dataset) -> None:
-    with before_commit(lambda: numbers.append({"id": [50], "word": ["fifty"]})):
-        merged = numbers.merge({"id": [2, 9], "word": ["zwei", "neun"]}, "id")
+def test_merge_is_rebased_over_rows_with_other_keys(three_rows: Dataset) -> None:
+    with before_commit(lambda: three_rows.append({"id": [50], "word": ["fifty"]})):
+        merged = three_rows.merge({"id": [2, 9], "word": ["zwei", "neun"]}, "id")
     assert merged.stats == {"inserted": 1, "updated": 1, "deleted": 0, "total": 5}
-    assert words(numbers) == {1: "one", 2: "zwei", 3: "three", 9: "neun", 50: "fifty"}
-    assert [v.operation for v in numbers.history()] == ["merge", "append", "create"]
+    assert rows_by_id(three_rows) == {1: "one", 2: "zwei", 3: "three", 9: "neun", 50: "fifty"}
+    assert [v.operation for v in three_rows.history()] == ["merge", "append", "create"]
 
 
-def test_a_merge_is_redone_over_rows_of_its_own_keys(numbers: Dataset) -> None:
-    with before_commit(lambda: numbers.append({"id": [9], "word": ["first"]})):
-        merged = numbers.merge({"id": [2, 9], "word": ["zwei", "neun"]}, "id")
+def test_merge_is_repeated_over_rows_with_the_same_keys(three_rows: Dataset) -> None:
+    with before_commit(lambda: three_rows.append({"id": [9], "word": ["first"]})):
+        merged = three_rows.merge({"id": [2, 9], "word": ["zwei", "neun"]}, "id")
     assert merged.stats == {"inserted": 0, "updated": 2, "deleted": 0, "total": 4}
-    assert words(numbers) == {1: "one", 2: "zwei", 3: "three", 9: "neun"}
+    assert rows_by_id(three_rows) == {1: "one", 2: "zwei", 3: "three", 9: "neun"}
 
 
-def test_an_insert_is_redone_when_the_row_it_relied_on_is_gone(numbers: Dataset) -> None:
+def test_merge_insert_is_repeated_when_a_matched_row_is_deleted(three_rows: Dataset) -> None:
     others = {"id": [1, 3], "word": ["one", "three"]}
-    with before_commit(lambda: numbers.merge(others, "id", "full_merge")):
-        merged = numbers.merge({"id": [2, 9], "word": ["zwei", "neun"]}, "id", "insert")
+    with before_commit(lambda: three_rows.merge(others, "id", "full_merge")):
+        merged = three_rows.merge({"id": [2, 9], "word": ["zwei", "neun"]}, "id", "insert")
     assert merged.stats == {"inserted": 2, "updated": 0, "deleted": 0, "total": 4}
-    assert words(numbers) == {1: "one", 2: "zwei", 3: "three", 9: "neun"}
+    assert rows_by_id(three_rows) == {1: "one", 2: "zwei", 3: "three", 9: "neun"}
 
 
-def test_a_full_merge_deletes_what_came_in_between(numbers: Dataset) -> None:
-    with before_commit(lambda: numbers.append({"id": [50], "word": ["fifty"]})):
-        merged = numbers.merge({"id": [2, 9], "word": ["zwei", "neun"]}, "id", "full_merge")
+def test_full_merge_deletes_rows_committed_meanwhile(three_rows: Dataset) -> None:
+    with before_commit(lambda: three_rows.append({"id": [50], "word": ["fifty"]})):
+        merged = three_rows.merge({"id": [2, 9], "word": ["zwei", "neun"]}, "id", "full_merge")
     assert merged.stats == {"inserted": 1, "updated": 1, "deleted": 3, "total": 2}
-    assert words(numbers) == {2: "zwei", 9: "neun"}
+    assert rows_by_id(three_rows) == {2: "zwei", 9: "neun"}
 
 
-def test_a_merge_meets_a_schema_that_has_grown_meanwhile(numbers: Dataset) -> None:
-    with before_commit(lambda: numbers.alter(add={"more": "int64"})):
-        numbers.merge({"id": [2, 9], "word": ["zwei", "neun"]}, "id")
-    assert numbers.schema.names == ["id", "word", "more"]
-    assert words(numbers) == {1: "one", 2: "zwei", 3: "three", 9: "neun"}
+def test_merge_is_repeated_after_a_schema_change(three_rows: Dataset) -> None:
+    with before_commit(lambda: three_rows.alter(add={"more": "int64"})):
+        three_rows.merge({"id": [2, 9], "word": ["zwei", "neun"]}, "id")
+    assert three_rows.schema.names == ["id", "word", "more"]
+    assert rows_by_id(three_rows) == {1: "one", 2: "zwei", 3: "three", 9: "neun"}
 
 
-def test_steady_writers_cannot_starve_a_merge(numbers: Dataset) -> None:
-    """Whoever comes before each of its commits with one of its own keys is kept waiting by the last try."""
-    late: list[threading.Thread] = []
-    tries = 0
+def test_merge_last_attempt_locks_out_frequent_writers(three_rows: Dataset) -> None:
+    """Another writer commits a key of the source before every attempt; the last attempt locks the dataset."""
+    late_threads: list[threading.Thread] = []
+    attempts = 0
 
     def overtake() -> None:
-        nonlocal tries
+        nonlocal attempts
         if threading.current_thread() is not threading.main_thread():
-            return  # that is the other writer's own file
-        tries += 1
-        other = threading.Thread(target=numbers.append, args=({"id": [1000 + tries], "word": ["steady"]},))
+            return  # the other writer's own commit
+        attempts += 1
+        other = threading.Thread(target=three_rows.append, args=({"id": [1000 + attempts], "word": ["steady"]},))
         other.start()
-        if tries < landing.TRIES:
+        if attempts < commit_retry.MAX_ATTEMPTS:
             other.join()
         else:
-            late.append(other)  # it cannot commit while the dataset is held
+            late_threads.append(other)  # it cannot commit while the dataset is locked
 
     source = {"id": [2, *range(1000, 1010)], "word": ["zwei"] + ["merged"] * 10}
-    with faults.armed("stage.synced", overtake):
-        merged = numbers.merge(source, "id")
-        (last,) = late
+    with failpoints.armed("stage.synced", overtake):
+        merged = three_rows.merge(source, "id")
+        (last,) = late_threads
         last.join()
-    assert tries == landing.TRIES
-    assert merged.stats["updated"] == 1 + landing.TRIES - 1
-    assert [v.operation for v in numbers.history()][:2] == ["append", "merge"]
+    assert attempts == commit_retry.MAX_ATTEMPTS
+    assert merged.stats["updated"] == 1 + commit_retry.MAX_ATTEMPTS - 1
+    assert [v.operation for v in three_rows.history()][:2] == ["append", "merge"]
 
 
-def test_a_hold_ends_by_itself_when_its_holder_is_gone(numbers: Dataset) -> None:
-    lake = numbers._lake
-    held = lake.workspace.db, lake.caller, numbers.id
-    assert commits.hold(*held, uuid4(), timedelta(milliseconds=300))
-    assert not commits.hold(*held, uuid4(), timedelta(seconds=1)), "one holder at a time"
-    numbers.append({"id": [4], "word": ["four"]})  # waits for it
-    assert numbers.num_rows == 4
+def test_dataset_lock_expires_without_renewal(three_rows: Dataset) -> None:
+    lake = three_rows._lake
+    lock_arguments = lake._workspace.db, lake.caller, three_rows.id
+    assert dataset_locks.lock_dataset(*lock_arguments, uuid4(), timedelta(milliseconds=300))
+    assert not dataset_locks.lock_dataset(*lock_arguments, uuid4(), timedelta(seconds=1)), "one holder at a time"
+    three_rows.append({"id": [4], "word": ["four"]})  # waits for it
+    assert three_rows.num_rows == 4
 
 
-def test_the_same_merge_sent_again_happens_once(numbers: Dataset) -> None:
+def test_merge_same_idempotency_key_returns_the_first_receipt(three_rows: Dataset) -> None:
     rows = {"id": [3, 4], "word": ["drei", "vier"]}
-    first = numbers.merge(rows, "id", idempotency_key="k")
-    again = numbers.merge(rows, "id", idempotency_key="k")
+    first = three_rows.merge(rows, "id", idempotency_key="k")
+    again = three_rows.merge(rows, "id", idempotency_key="k")
     assert first.receipt is not None
     assert again.receipt is not None
     assert again.receipt.replayed
     assert again.stats == first.stats == {"inserted": 1, "updated": 1, "deleted": 0, "total": 4}
-    assert numbers.version == 2
+    assert three_rows.version == 2
     with pytest.raises(AlreadyExists, match="another request"):
-        numbers.merge(rows, "id", "insert", idempotency_key="k")
+        three_rows.merge(rows, "id", "insert", idempotency_key="k")
     with pytest.raises(AlreadyExists, match="another request"):
-        numbers.merge({"id": [3, 4], "word": ["drei", "x"]}, "id", idempotency_key="k")
+        three_rows.merge({"id": [3, 4], "word": ["drei", "x"]}, "id", idempotency_key="k")
 
 
-def test_a_merge_that_changes_nothing_makes_no_version(numbers: Dataset) -> None:
+def test_merge_without_effect_creates_no_version(three_rows: Dataset) -> None:
     for strategy, rows in (("insert", {"id": [1], "word": ["x"]}), ("update", {"id": [77], "word": ["x"]})):
-        assert numbers.merge(rows, "id", strategy).stats["total"] == 3
-    assert numbers.version == 1
+        assert three_rows.merge(rows, "id", strategy).stats["total"] == 3
+    assert three_rows.version == 1
 
 
-def test_a_dry_run_tells_what_would_happen_and_writes_nothing(numbers: Dataset, lake: Lake) -> None:
-    numbers.append({"id": [100], "word": ["far"]})
-    listed = sorted(lake.workspace.store.files(numbers.now().snapshot.location))
-    told = numbers.merge({"id": [2, 9], "word": ["zwei", "neun"]}, "id", dry_run=True)
-    assert told.stats == {"inserted": 1, "updated": 1, "deleted": 0, "total": 5}
-    assert (len(told.rewritten), told.dropped, told.kept, told.receipt) == (1, (), 1, None)
-    assert told.rewritten[0] == numbers.now().files()[0].path
-    assert sorted(lake.workspace.store.files(numbers.now().snapshot.location)) == listed
-    assert numbers.version == 2
+def test_merge_dry_run_returns_result_and_writes_nothing(three_rows: Dataset, lake: Lake) -> None:
+    three_rows.append({"id": [100], "word": ["far"]})
+    listed = sorted(lake._workspace.store.files(three_rows.current().snapshot.location))
+    result = three_rows.merge({"id": [2, 9], "word": ["zwei", "neun"]}, "id", dry_run=True)
+    assert result.stats == {"inserted": 1, "updated": 1, "deleted": 0, "total": 5}
+    assert (len(result.rewritten), result.dropped, result.unchanged_files, result.receipt) == (1, (), 1, None)
+    assert result.rewritten[0] == three_rows.current().files()[0].path
+    assert sorted(lake._workspace.store.files(three_rows.current().snapshot.location)) == listed
+    assert three_rows.version == 2
 
 
-def test_files_without_a_match_stay_and_are_not_even_opened(numbers: Dataset, lake: Lake) -> None:
-    numbers.append({"id": [100], "word": ["far"]})
-    far = numbers.now().files()[1]
-    place = Path(lake.workspace.store.locate(far.path))
-    content = place.read_bytes()
-    place.write_bytes(b"nobody reads this")
-    numbers.merge({"id": [2], "word": ["zwei"]}, "id", engine="pyarrow")
-    numbers.merge({"id": [3], "word": ["drei"]}, "id", engine="duckdb")
-    place.write_bytes(content)
-    assert words(numbers) == {1: "one", 2: "zwei", 3: "drei", 100: "far"}
-    assert far.path in [file.path for file in numbers.now().files()]
+def test_merge_files_without_a_match_are_not_opened(three_rows: Dataset, lake: Lake) -> None:
+    three_rows.append({"id": [100], "word": ["far"]})
+    far = three_rows.current().files()[1]
+    path = Path(lake._workspace.store.locate(far.path))
+    content = path.read_bytes()
+    path.write_bytes(b"not a Parquet file")
+    three_rows.merge({"id": [2], "word": ["zwei"]}, "id", engine="pyarrow")
+    three_rows.merge({"id": [3], "word": ["drei"]}, "id", engine="duckdb")
+    path.write_bytes(content)
+    assert rows_by_id(three_rows) == {1: "one", 2: "zwei", 3: "drei", 100: "far"}
+    assert far.path in [file.path for file in three_rows.current().files()]
 
 
-def test_only_those_who_may_write_may_merge(numbers: Dataset, lake: Lake, stranger: Lake) -> None:
+def test_merge_requires_write_permission(three_rows: Dataset, lake: Lake, other_tenant: Lake) -> None:
     rows = {"id": [1], "word": ["x"]}
     with pytest.raises(NotFound):
-        Dataset(stranger, numbers.id).merge(rows, "id")
-    viewer = Lake(lake.workspace, replace(lake.caller, role=Role.VIEWER), lake.home)
+        Dataset(other_tenant, three_rows.id).merge(rows, "id")
+    viewer = Lake(lake._workspace, replace(lake.caller, role=Role.VIEWER), lake._folder)
     with pytest.raises(Forbidden):
-        Dataset(viewer, numbers.id).merge(rows, "id")
+        Dataset(viewer, three_rows.id).merge(rows, "id")
     with pytest.raises(Forbidden):
-        Dataset(viewer, numbers.id).merge(rows, "id", dry_run=True)
+        Dataset(viewer, three_rows.id).merge(rows, "id", dry_run=True)
     sealed = lake.create("demo.sealed", rows, read_only=True)
     with pytest.raises(Unsupported, match="read-only"):
         sealed.merge(rows, "id")
 
 
-def test_a_dataset_keeps_its_types_and_says_what_it_cannot(numbers: Dataset) -> None:
+def test_merge_unsupported_type_or_engine_is_invalid(three_rows: Dataset) -> None:
     with pytest.raises(Invalid, match="cast"):
-        numbers.merge(pa.table({"id": [1], "word": pa.array([1], pa.time32("s"))}), "id")
-    with pytest.raises(Invalid, match="'nonsense' is no engine"):
-        numbers.merge({"id": [1], "word": ["x"]}, "id", engine="nonsense")
+        three_rows.merge(pa.table({"id": [1], "word": pa.array([1], pa.time32("s"))}), "id")
+    with pytest.raises(Invalid, match="Unknown engine 'nonsense'"):
+        three_rows.merge({"id": [1], "word": ["x"]}, "id", engine="nonsense")
 
 
-def test_a_refused_merge_leaves_nothing_behind(numbers: Dataset, lake: Lake) -> None:
+def test_merge_failure_leaves_no_files(three_rows: Dataset, lake: Lake) -> None:
     with pytest.raises(Invalid):
-        numbers.merge({"id": [1, 1], "word": ["x", "y"]}, "id")
+        three_rows.merge({"id": [1, 1], "word": ["x", "y"]}, "id")
 
     def stop() -> None:
         raise Conflict("stopped", "injected")
 
-    with faults.armed("stage.synced", stop), pytest.raises(Conflict):
-        numbers.merge({"id": [1, 9], "word": ["x", "y"]}, "id")
-    held = {file.path for file in numbers.now().files()}
-    assert {path for path, _ in lake.workspace.store.files(numbers.now().snapshot.location)} == held
-    assert not list(lake.workspace.store.folders(f"scratch/{lake.caller.tenant}"))
+    with failpoints.armed("stage.synced", stop), pytest.raises(Conflict):
+        three_rows.merge({"id": [1, 9], "word": ["x", "y"]}, "id")
+    live_paths = {file.path for file in three_rows.current().files()}
+    assert {path for path, _ in lake._workspace.store.files(three_rows.current().snapshot.location)} == live_paths
+    assert not list(lake._workspace.store.folders(f"scratch/{lake.caller.tenant}"))
 
 
-def test_a_merge_in_a_transaction_is_visible_with_the_rest_or_not_at_all(numbers: Dataset, lake: Lake) -> None:
+def test_merge_in_a_transaction_is_committed_atomically(three_rows: Dataset, lake: Lake) -> None:
     log = lake.create("demo.log", {"text": ["begun"]})
     with lake.transaction() as tx:
-        told = tx.merge(numbers, {"id": [3, 4], "word": ["drei", "vier"]}, "id")
+        result = tx.merge(three_rows, {"id": [3, 4], "word": ["drei", "vier"]}, "id")
         tx.append(log, {"text": ["merged"]})
-        assert numbers.version == 1
-    assert told.stats == {"inserted": 1, "updated": 1, "deleted": 0, "total": 4}
-    assert words(numbers) == {1: "one", 2: "two", 3: "drei", 4: "vier"}
-    assert (numbers.version, log.version) == (2, 2)
+        assert three_rows.version == 1
+    assert result.stats == {"inserted": 1, "updated": 1, "deleted": 0, "total": 4}
+    assert rows_by_id(three_rows) == {1: "one", 2: "two", 3: "drei", 4: "vier"}
+    assert (three_rows.version, log.version) == (2, 2)
     with pytest.raises(Conflict), lake.transaction() as tx:
-        tx.merge(numbers, {"id": [7], "word": ["seven"]}, "id")
+        tx.merge(three_rows, {"id": [7], "word": ["seven"]}, "id")
         tx.append(log, {"text": ["lost"]})
-        numbers.append({"id": [8], "word": ["eight"]})
-    assert (numbers.version, log.version) == (3, 2)
+        three_rows.append({"id": [8], "word": ["eight"]})
+    assert (three_rows.version, log.version) == (3, 2)
 
 
-def test_two_full_merges_that_empty_a_dataset_both_end(numbers: Dataset) -> None:
+def test_full_merge_of_a_dataset_emptied_meanwhile_succeeds(three_rows: Dataset) -> None:
     empty = pa.table({"id": pa.array([], pa.int64()), "word": pa.array([], pa.string())})
-    with before_commit(lambda: numbers.overwrite(empty)):
-        merged = numbers.merge({"id": [9], "word": ["nine"]}, "id", "full_merge")
+    with before_commit(lambda: three_rows.overwrite(empty)):
+        merged = three_rows.merge({"id": [9], "word": ["nine"]}, "id", "full_merge")
     assert merged.stats == {"inserted": 1, "updated": 0, "deleted": 0, "total": 1}
 
 
 @pytest.mark.parametrize("engine", ["pyarrow", "duckdb"])
 @pytest.mark.parametrize("strategy", ["upsert", "insert", "update", "full_merge", "deduplicate"])
-def test_a_key_column_may_be_required(lake: Lake, engine: str, strategy: str) -> None:
+def test_merge_key_column_may_be_not_null(lake: Lake, engine: str, strategy: str) -> None:
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("word", pa.string())])
     ds = lake.create("demo.required", pa.table({"id": [1, 2], "word": ["one", "two"]}, schema=schema))
     merged = ds.merge({"id": [2, 3], "word": ["zwei", "drei"]}, "id", strategy, engine=engine)
-    assert merged.stats["total"] == ds.num_rows == len(words(ds))
+    assert merged.stats["total"] == ds.num_rows == len(rows_by_id(ds))
     assert not ds.schema.field("id").nullable
 
 
-def test_a_request_is_known_again_however_it_is_worded(numbers: Dataset) -> None:
+def test_merge_equivalent_arguments_match_the_idempotency_key(three_rows: Dataset) -> None:
     rows = {"id": [3, 4], "word": ["drei", "vier"]}
-    numbers.merge(rows, "id", idempotency_key="k", engine="pyarrow")
-    again = numbers.merge(rows, [" id"], idempotency_key="k", engine="duckdb", batch_rows=7)
+    three_rows.merge(rows, "id", idempotency_key="k", engine="pyarrow")
+    again = three_rows.merge(rows, [" id"], idempotency_key="k", engine="duckdb", batch_rows=7)
     assert again.receipt is not None
     assert again.receipt.replayed
+
+
+def test_writes_of_spark_frame_with_instants_store_utc(sqlite_workspace: WorkspaceFixture, spark: Any) -> None:
+    assert spark.conf.get("spark.sql.session.timeZone") != "UTC"
+    frame = spark.sql(
+        "SELECT 1 AS id, TIMESTAMP '2026-02-22 10:00:00Z' AS at, named_struct('at', TIMESTAMP '1582-10-10 00:00:00Z') AS s"
+        " UNION ALL SELECT 2, NULL, named_struct('at', CAST(NULL AS TIMESTAMP))"
+    )
+    rows = [
+        {"id": 1, "at": datetime(2026, 2, 22, 10, tzinfo=UTC), "s": {"at": datetime(1582, 10, 10, tzinfo=UTC)}},
+        {"id": 2, "at": None, "s": {"at": None}},
+    ]
+    with sqlite_workspace.open() as lake:
+        dataset = lake.create("demo.instants", frame)
+        assert dataset.schema.field("at").type == pa.timestamp("us", "UTC")
+        assert dataset.to_arrow().sort_by("id").to_pylist() == rows
+        dataset.append(frame)
+        assert dataset.num_rows == 4
+        dataset.overwrite(frame)
+        assert dataset.to_arrow().sort_by("id").to_pylist() == rows
+        with pytest.raises(Invalid, match="no luck"):
+            dataset.append(frame.selectExpr("coalesce(CAST(raise_error('no luck') AS INT), 1) AS id", "at", "s"))

@@ -1,4 +1,4 @@
-"""A merge holds batches and the source's keys, and no more, however large the target is."""
+"""Test that the memory of a merge does not depend on the size of the target."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-_LIMIT = 1 << 30
+_MAX_BYTES = 1 << 30
 _FILE_ROWS = 1_000_000
 _SOURCE_ROWS = 100_000
 
@@ -26,14 +26,14 @@ source = pa.table({"id": ids, "amount": np.ones(len(ids)), "word": pa.array(["ch
 stats = merge_parquet_dataset_pyarrow(source, target, "id", strategy)
 stats["expected"] = int((ids < rows).sum())
 # Not ru_maxrss: that also remembers the process that started this one.
-told = pathlib.Path("/proc/self/status").read_text().splitlines()
-stats["peak"] = next(int(line.split()[1]) for line in told if line.startswith("VmHWM")) * 1024
+lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+stats["peak"] = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024
 print(json.dumps(stats))
 """
 
 
-def generated(target: Path, files: int) -> int:
-    """Rows whose keys lie in order, a million in a file. The answer is how many."""
+def write_target(target: Path, files: int) -> int:
+    """Write sorted keys, a million rows per file; return the number of rows."""
     target.mkdir()
     words = pa.array([f"word {n % 1000}" for n in range(_FILE_ROWS)])
     for n in range(files):
@@ -43,7 +43,7 @@ def generated(target: Path, files: int) -> int:
     return files * _FILE_ROWS
 
 
-def peak(target: Path, rows: int, strategy: str) -> int:
+def measure_peak_bytes(target: Path, rows: int, strategy: str) -> int:
     task = json.dumps([str(target), rows, _SOURCE_ROWS, strategy])
     done = subprocess.run([sys.executable, "-c", _MERGE, task], capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stderr
@@ -56,13 +56,39 @@ def peak(target: Path, rows: int, strategy: str) -> int:
     return int(stats["peak"])
 
 
+_INSERT = """
+import sys
+import pyarrow as pa
+from penstock import merge_parquet_dataset_pyarrow
+
+source = pa.table({"id": [3, -1], "word": ["x", "y"]})
+before = pa.default_memory_pool().bytes_allocated()
+stats = merge_parquet_dataset_pyarrow(source, sys.argv[1], "id", "insert", batch_rows=5_000)
+print(stats["inserted"], pa.default_memory_pool().max_memory() - before)
+"""
+
+
+def test_match_memory_follows_the_batch_and_not_the_row_group(tmp_path: Path) -> None:
+    rows = 8_000_000
+    ids = np.random.default_rng(5).permutation(rows)
+    table = pa.table({"id": ids, "word": pa.array(["word"] * rows).dictionary_encode()})
+    (tmp_path / "target").mkdir()
+    pq.write_table(table, tmp_path / "target" / "one.parquet", row_group_size=rows)
+    assert pq.read_metadata(tmp_path / "target" / "one.parquet").num_row_groups == 1
+    command = [sys.executable, "-c", _INSERT, str(tmp_path / "target")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    inserted, peak = map(int, done.stdout.split())
+    assert inserted == 1
+    assert peak < ids.nbytes / 2, f"{peak:,} bytes for a group whose keys have {ids.nbytes:,}"
+
+
 @pytest.mark.parametrize("strategy", ["upsert", "full_merge"])
-def test_memory_does_not_grow_with_the_target(tmp_path: Path, soak: bool, strategy: str) -> None:
+def test_merge_memory_does_not_grow_with_the_target(tmp_path: Path, soak: bool, strategy: str) -> None:
     """50 million rows with the full numbers; every file is touched."""
     small, large = (10, 50) if soak else (2, 6)
     peaks = []
     for files in (small, large):
         target = tmp_path / str(files)
-        peaks.append(peak(target, generated(target, files), strategy))
-    assert max(peaks) < _LIMIT
+        peaks.append(measure_peak_bytes(target, write_target(target, files), strategy))
+    assert max(peaks) < _MAX_BYTES
     assert peaks[1] < 1.2 * peaks[0], f"{peaks[0]:,} bytes for {small} million rows, {peaks[1]:,} for {large} million"

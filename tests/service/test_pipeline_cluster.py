@@ -1,4 +1,4 @@
-"""Pipelines on a real cluster: the rows and answers are those of Spark in this process, whoever dies on the way."""
+"""Pipelines on a real Spark cluster: results equal those of local mode, also when workers die."""
 
 import json
 import os
@@ -18,10 +18,10 @@ import pyarrow as pa
 import pytest
 
 import penstock
-import spark_sessions as spark
 from penstock.config import Settings
-from penstock.core.pipeline.run import Progress
+from penstock.core.progress import Progress
 from penstock.lake import Dataset, Lake
+from support import spark_sessions
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -41,8 +41,8 @@ WORKER, EXECUTOR = b"org.apache.spark.deploy.worker.Worker", b"CoarseGrainedExec
 PATIENCE = 300.0  # seconds, for a driver that never ends
 
 
-def test_two_workers_answer_as_one_process_does(spark_cluster: spark.Cluster, tmp_path: Path) -> None:
-    lines, fixes = drawn(5_000), drawn(600, start=4_700, prime=6007)
+def test_pipeline_on_cluster_matches_local_mode(spark_cluster: spark_sessions.Cluster, tmp_path: Path) -> None:
+    lines, fixes = sample_rows(5_000), sample_rows(600, start=4_700, prime=6007)
     with opened(tmp_path) as lake:
         budget, news = lake.create("demo.budget", lines), lake.create("demo.news", fixes)
         operations = [
@@ -63,7 +63,7 @@ def test_two_workers_answer_as_one_process_does(spark_cluster: spark.Cluster, tm
             timeout=PATIENCE,
         )
         assert (done.returncode, done.stderr) == (0, "")
-        told = json.loads(done.stdout)
+        response = json.loads(done.stdout)
         assert name in applications(spark_cluster)
 
         filtered = [
@@ -71,52 +71,52 @@ def test_two_workers_answer_as_one_process_does(spark_cluster: spark.Cluster, tm
             for row in fixes.to_pylist()
             if row["account"] in ("a1", "a2") and row["amount"] > 500 and row["id"] >= 5_000
         ]
-        counts = [(each["result"].get("rows_appended"), each["result"].get("inserted")) for each in told["results"]]
+        counts = [(each["result"].get("rows_appended"), each["result"].get("inserted")) for each in response["results"]]
         assert counts == [(5_000, None), (len(filtered), None), (None, 300 - len(filtered)), (ACCOUNTS, None)]
-        assert told["results"][2]["result"]["updated"] == 300 + len(filtered)
-        assert answers(told["results"]) == answers(expected["results"])
-        assert (told["state"], there.version) == (expected["state"], here.version) == ("succeeded", 2)
+        assert response["results"][2]["result"]["updated"] == 300 + len(filtered)
+        assert answers(response["results"]) == answers(expected["results"])
+        assert (response["state"], there.version) == (expected["state"], here.version) == ("succeeded", 2)
         assert there.num_rows == 5_000 + 300 + ACCOUNTS
         assert rows(there) == rows(here)
 
 
-def test_who_dies_in_the_middle_changes_nothing(tmp_path: Path) -> None:
+def test_pipeline_survives_loss_of_worker_and_executors(tmp_path: Path) -> None:
     with opened(tmp_path) as lake:
-        budget = lake.create("demo.budget", drawn(120_000))
+        budget = lake.create("demo.budget", sample_rows(120_000))
         operations = [append(budget), append(budget, aggregation=TOTALS)]
         here, there = lake.create("demo.here", schema=WORKING), lake.create("demo.there", schema=WORKING)
         expected = lake.pipeline(pipeline(here, operations)).run()
-        with spark.cluster() as cluster, driver(cluster, tmp_path, pipeline(there, operations)) as running:
-            # While files are written, a worker with all that it runs; while rows are grouped, the only executor left.
-            blows = {0: lambda: kill_worker(cluster), 1: lambda: kill_executors(cluster)}
-            heard: list[dict[str, Any]] = []
-            struck: dict[int, int] = {}  # operation → how much was heard before
+        with spark_sessions.cluster() as cluster, driver(cluster, tmp_path, pipeline(there, operations)) as running:
+            # Kill a worker with its executors while files are written, and the last executor while rows are grouped.
+            kills = {0: lambda: kill_worker(cluster), 1: lambda: kill_executors(cluster)}
+            events: list[dict[str, Any]] = []
+            struck: dict[int, int] = {}  # operation → number of events before the kill
             assert running.stdout is not None
             for line in running.stdout:
-                heard.append(json.loads(line))
-                number = heard[-1].get("operation")
-                if number in blows and number not in struck and in_the_middle(heard[-1]):
-                    blows[number]()
-                    struck[number] = len(heard)
-            _, said = running.communicate()
-            assert (running.returncode, said) == (0, "")
-            assert cluster.alive() == spark.WORKERS - 1
+                events.append(json.loads(line))
+                number = events[-1].get("operation")
+                if number in kills and number not in struck and in_the_middle(events[-1]):
+                    kills[number]()
+                    struck[number] = len(events)
+            _, stderr = running.communicate()
+            assert (running.returncode, stderr) == (0, "")
+            assert cluster.alive() == spark_sessions.WORKERS - 1
 
         assert list(struck) == [0, 1]
-        for number, place in struck.items():
-            before = set(heard[place - 1]["executors"])
-            assert len(before) == spark.WORKERS - number + 1  # the driver is one of them
+        for number, index in struck.items():
+            before = set(events[index - 1]["executors"])
+            assert len(before) == spark_sessions.WORKERS - number + 1  # the driver is one of them
             assert any(
                 each["operation"] == number and before - set(each["executors"]) and left(each)
-                for each in heard[place:-1]
-            ), f"operation {number} was over before it had lost anybody"
-        assert answers(heard[-1]["results"]) == answers(expected.results)
+                for each in events[index:-1]
+            ), f"operation {number} ended before it lost an executor"
+        assert answers(events[-1]["results"]) == answers(expected.results)
         assert (there.version, there.num_rows) == (here.version, here.num_rows) == (2, 120_000 + ACCOUNTS)
         assert rows(there) == rows(here)
 
 
-def drawn(count: int, start: int = 0, prime: int = 7919) -> pa.Table:
-    """Rows that look drawn by lot, and are the same again."""
+def sample_rows(count: int, start: int = 0, prime: int = 7919) -> pa.Table:
+    """Return rows with pseudo-random, reproducible values."""
     ids = range(start, start + count)
     amounts = [Decimal(i * prime % 100_003) / 100 for i in ids]
     accounts = [f"a{i * 31 % 97 % ACCOUNTS}" for i in ids]
@@ -137,7 +137,7 @@ def pipeline(working: Dataset, operations: list[dict[str, Any]]) -> dict[str, An
 
 
 def answers(results: Any) -> list[dict[str, Any]]:
-    """What operations answered, times aside."""
+    """Return the responses of operations without their times."""
     return [{**each, "result": {**each["result"], "execution_time_ms": 0}} for each in results]
 
 
@@ -150,8 +150,8 @@ def opened(folder: Path) -> Lake:
     return penstock.open(settings=settings, create=True)
 
 
-def environment(cluster: spark.Cluster, folder: Path, more: dict[str, str] | None = None) -> dict[str, str]:
-    """All that makes a pipeline run on a cluster."""
+def environment(cluster: spark_sessions.Cluster, folder: Path, more: dict[str, str] | None = None) -> dict[str, str]:
+    """Return the environment of a pipeline run on a cluster."""
     conf = cluster.conf() | (more or {})
     return {
         **os.environ,
@@ -165,51 +165,53 @@ def environment(cluster: spark.Cluster, folder: Path, more: dict[str, str] | Non
     }
 
 
-def applications(cluster: spark.Cluster) -> set[str]:
-    """The names of all that the master has ever served."""
+def applications(cluster: spark_sessions.Cluster) -> set[str]:
+    """Return the names of all applications of the master."""
     with urllib.request.urlopen(f"{cluster.page}/json/", timeout=10) as answer:
-        told = json.load(answer)
-    return {each["name"] for each in told["activeapps"] + told["completedapps"]}
+        response = json.load(answer)
+    return {each["name"] for each in response["activeapps"] + response["completedapps"]}
 
 
-def in_the_middle(told: dict[str, Any]) -> bool:
-    return bool(told["tasks_done"] and left(told) > told["tasks"] / 3)
+def in_the_middle(response: dict[str, Any]) -> bool:
+    return bool(response["tasks_done"] and left(response) > response["tasks"] / 3)
 
 
-def left(told: dict[str, Any]) -> int:
-    return int(told["tasks"] - told["tasks_done"])
+def left(response: dict[str, Any]) -> int:
+    return int(response["tasks"] - response["tasks_done"])
 
 
-def kill_worker(cluster: spark.Cluster) -> None:
-    """One worker, and its executor, which would see that it is gone and end in order."""
+def kill_worker(cluster: spark_sessions.Cluster) -> None:
+    """Kill one worker and its executor, which would otherwise exit in order."""
     worker, *_ = workers(cluster)
     for pid in (worker, *(child for child, parent, line in processes() if parent == worker and EXECUTOR in line)):
         os.kill(pid, signal.SIGKILL)
 
 
-def kill_executors(cluster: spark.Cluster) -> None:
+def kill_executors(cluster: spark_sessions.Cluster) -> None:
     living = workers(cluster)
     for pid in [child for child, parent, line in processes() if parent in living and EXECUTOR in line]:
         os.kill(pid, signal.SIGKILL)
 
 
-def workers(cluster: spark.Cluster) -> list[int]:
+def workers(cluster: spark_sessions.Cluster) -> list[int]:
     return [pid for pid, _, line in processes() if WORKER in line and cluster.master.encode() in line]
 
 
 def processes() -> Iterator[tuple[int, int, bytes]]:
     """Number, parent's number and command line."""
-    for place in Path("/proc").glob("[0-9]*"):
+    for index in Path("/proc").glob("[0-9]*"):
         try:
-            status, line = (place / "stat").read_bytes(), (place / "cmdline").read_bytes()
+            status, line = (index / "stat").read_bytes(), (index / "cmdline").read_bytes()
         except OSError:  # it has just ended
             continue
-        yield int(place.name), int(status.rpartition(b")")[2].split()[1]), line
+        yield int(index.name), int(status.rpartition(b")")[2].split()[1]), line
 
 
 @contextmanager
-def driver(cluster: spark.Cluster, folder: Path, definition: dict[str, Any]) -> Iterator["subprocess.Popen[str]"]:
-    """A process that runs a pipeline and prints how far it is, line by line, and in the last line its answers."""
+def driver(
+    cluster: spark_sessions.Cluster, folder: Path, definition: dict[str, Any]
+) -> Iterator["subprocess.Popen[str]"]:
+    """A process that runs a pipeline and prints its progress line by line and its responses in the last line."""
     command = [sys.executable, __file__, json.dumps(definition)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, env=environment(cluster, folder), stdout=pipe, stderr=pipe, text=True) as process:
@@ -227,9 +229,9 @@ def main(definition: str) -> None:
 
     def tell(progress: Progress) -> None:
         context = SparkContext._active_spark_context
-        known = context.statusTracker().getExecutorInfos() if context else []
-        told = {"operation": progress.operation, "tasks": progress.tasks, "tasks_done": progress.tasks_done}
-        print(json.dumps({**told, "executors": [f"{each.host}:{each.port}" for each in known]}), flush=True)
+        running_pids = context.statusTracker().getExecutorInfos() if context else []
+        response = {"operation": progress.operation, "tasks": progress.tasks, "tasks_done": progress.tasks_done}
+        print(json.dumps({**response, "executors": [f"{each.host}:{each.port}" for each in running_pids]}), flush=True)
 
     with penstock.open() as lake:
         run = lake.pipeline(json.loads(definition)).run(progress=tell)

@@ -1,4 +1,4 @@
-"""Queries are registered if they can keep their promise, and changed by those who know what they change."""
+"""Registered queries: create, change, lifecycle and preconditions."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -8,117 +8,173 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from penstock.core.registry import gts
 from penstock.core.caller import Role
-from penstock.core.registry.lifecycle import TRANSITIONS, State
 from penstock.core.odata import options
-from penstock.core.registry.query import Draft, Query, Reference, drafted
-from penstock.errors import (AlreadyExists, Conflict, Forbidden, Invalid, NotFound, PenstockError, Unsupported)
+from penstock.core.registry import gts
+from penstock.core.registry.lifecycle import TRANSITIONS, LifecycleState
+from penstock.core.registry.query import QueryDatasetRef, QueryDraft, RegisteredQuery, parse_new_query
+from penstock.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound, PenstockError, Unsupported
 from penstock.lake import Lake
-from penstock.service.queries import definitions as queries
+from penstock.service.queries import definitions as query_definitions
+from penstock.service.queries.definitions import QueryInspection
 from penstock.service.registry import schemas
-from penstock.service.registry.preconditions import Expected
-from penstock.service.queries.definitions import Inspection
+from penstock.service.registry.preconditions import VersionPrecondition
 
-ALL = options([], queries.FIELDS, default_top=50, max_top=200)
+ALL = options([], query_definitions.FIELDS, default_top=50, max_top=200)
 NEWEST = 2**31 - 1
-ORDERS = Reference("finance", "orders")
+ORDERS = QueryDatasetRef("finance", "orders")
 PARAMETERS = [{"name": "region", "type": "string"}]
-WAYS: dict[State, tuple[State, ...]] = {
-    State.ACTIVE: (),
-    State.DEPRECATED: (State.DEPRECATED,),
-    State.ARCHIVED: (State.DEPRECATED, State.ARCHIVED),
+WAYS: dict[LifecycleState, tuple[LifecycleState, ...]] = {
+    LifecycleState.ACTIVE: (),
+    LifecycleState.DEPRECATED: (LifecycleState.DEPRECATED,),
+    LifecycleState.ARCHIVED: (LifecycleState.DEPRECATED, LifecycleState.ARCHIVED),
 }
 
 
-def looked(draft: Draft) -> Inspection:
-    """What the sandbox would tell of SQL that reads one dataset."""
-    return Inspection((ORDERS,), ("Region",) if "$Region" in draft.sql else ())
+def looked(draft: QueryDraft) -> QueryInspection:
+    """Return the inspection that the sandbox makes of SQL that reads one dataset."""
+    return QueryInspection((ORDERS,), ("Region",) if "$Region" in draft.sql else ())
 
 
-def unasked(draft: Draft) -> Inspection:
-    raise AssertionError(f"nobody needs to look into {draft}")
+def unasked(draft: QueryDraft) -> QueryInspection:
+    raise AssertionError(f"this test needs no inspection of {draft}")
 
 
 def schema(lake: Lake, name: str = "orders", **members: Any) -> str:
     payload = {"name": name, "type_id": gts.QUERY_RETURNS, "fields": [{"name": "id", "type": "number"}], **members}
-    return str(schemas.create(lake.workspace, lake.caller, payload).id)
+    return str(schemas.create(lake._workspace, lake.caller, payload).id)
 
 
 def value(returns: Any, name: str = "monthly", **members: Any) -> dict[str, Any]:
     return {"name": name, "sql": "SELECT id FROM finance.orders", "returns_schema_id": str(returns), **members}
 
 
-def created(lake: Lake, returns: Any = None, name: str = "monthly", **members: Any) -> Query:
+def created(lake: Lake, returns: Any = None, name: str = "monthly", **members: Any) -> RegisteredQuery:
     sent = value(returns or schema(lake, f"of {uuid4()}"), name, **members)
-    return queries.create(lake.workspace, lake.caller, sent, looked)
+    return query_definitions.create(lake._workspace, lake.caller, sent, looked)
 
 
-def shown(lake: Lake, key: Any) -> Query:
-    return queries.show(lake.workspace, lake.caller, str(key))
+def test_transition_of_a_referenced_schema_to_archived_is_refused(lake: Lake) -> None:
+    returns = schema(lake)
+    query = created(lake, returns)
+
+    def move(to: str, version: int) -> None:
+        schemas.change_state(lake._workspace, lake.caller, returns, {"to": to, "version": version}, None)
+
+    move("DEPRECATED", 1)
+    with pytest.raises(Conflict) as raised:
+        move("ARCHIVED", 2)
+    assert (raised.value.reason, raised.value.context["query_count"]) == ("schema_in_use", 1)
+    assert schemas.show(lake._workspace, lake.caller, returns).draft.state is LifecycleState.DEPRECATED
+    query_definitions.delete(lake._workspace, lake.caller, str(query.id), None)
+    move("ARCHIVED", 2)
+
+
+def test_drop_of_a_dataset_that_queries_read_requires_force(lake: Lake) -> None:
+    orders, other = lake.create("Finance.Orders", {"id": [1]}), lake.create("finance.order", {"id": [1]})
+    pinned = replace(ORDERS, version=1)
+    first, second = (
+        query_definitions.create(
+            lake._workspace,
+            lake.caller,
+            value(schema(lake, name), name),
+            lambda _, ref=ref: QueryInspection((ref,), ()),
+        )
+        for name, ref in (("b", ORDERS), ("a", pinned))
+    )
+    other.drop()
+    with pytest.raises(Unsupported) as raised:
+        orders.drop()
+    assert raised.value.reason == "dataset_in_use"
+    assert raised.value.context == {
+        "dataset": "Finance.Orders",
+        "query_count": 2,
+        "queries": [{"id": str(second.id), "name": "a"}, {"id": str(first.id), "name": "b"}],
+    }
+    assert "Finance.Orders: a, b." in raised.value.message
+    assert orders.current().num_rows == 1
+    query_definitions.delete(lake._workspace, lake.caller, "a", None)
+    with pytest.raises(Unsupported):
+        orders.drop()
+    orders.drop(force=True)
+    assert not lake.datasets()
+
+
+def test_drop_ignores_queries_that_were_deleted(lake: Lake) -> None:
+    orders, query = lake.create("finance.orders", {"id": [1]}), created(lake)
+    query_definitions.delete(lake._workspace, lake.caller, str(query.id), None)
+    orders.drop()
+
+
+def load_query(lake: Lake, key: Any) -> RegisteredQuery:
+    return query_definitions.show(lake._workspace, lake.caller, str(key))
 
 
 def replaced(
-    lake: Lake, key: Any, new: Any, expected: Expected | None = None, look: queries.Inspected = looked
-) -> Query:
-    return queries.replace_with(lake.workspace, lake.caller, str(key), new, expected, look)
+    lake: Lake,
+    key: Any,
+    new: Any,
+    expected: VersionPrecondition | None = None,
+    look: query_definitions.Inspector = looked,
+) -> RegisteredQuery:
+    return query_definitions.replace_with(lake._workspace, lake.caller, str(key), new, expected, look)
 
 
-def moved(lake: Lake, key: Any, to: Any, **members: Any) -> Query:
-    return queries.move(lake.workspace, lake.caller, str(key), {"to": to, **members}, None)
+def moved(lake: Lake, key: Any, to: Any, **members: Any) -> RegisteredQuery:
+    return query_definitions.change_state(lake._workspace, lake.caller, str(key), {"to": to, **members}, None)
 
 
-def in_state(lake: Lake, state: State) -> Query:
-    query = created(lake, state="DRAFT" if state is State.DRAFT else "ACTIVE")
+def in_state(lake: Lake, state: LifecycleState) -> RegisteredQuery:
+    query = created(lake, state="DRAFT" if state is LifecycleState.DRAFT else "ACTIVE")
     for step in WAYS.get(state, ()):
         query = moved(lake, query.id, step, version=query.version)
     return query
 
 
 def as_(lake: Lake, role: Role) -> Lake:
-    return Lake(lake.workspace, replace(lake.caller, role=role), lake.home)
+    return Lake(lake._workspace, replace(lake.caller, role=role), lake._folder)
 
 
 def refused(kind: type[PenstockError], use: Callable[..., Any], *args: Any, **named: Any) -> str:
-    with pytest.raises(kind) as refusal:
+    with pytest.raises(kind) as raised:
         use(*args, **named)
-    return refusal.value.reason
+    return raised.value.reason
 
 
 # -- making and finding ------------------------------------------------------------------------------------------------
 
 
-def test_a_query_is_shown_as_it_was_created_by_id_and_by_name(lake: Lake) -> None:
+def test_show_returns_created_query_by_id_and_name(lake: Lake) -> None:
     returns = schema(lake)
     sent = value(returns, "Monthly  ", description="d", sql="SELECT $Region", parameters=PARAMETERS)
-    made = queries.create(lake.workspace, lake.caller, {"entity": sent}, looked)
-    assert (made.draft, made.datasets, made.version) == (drafted(sent), (ORDERS,), 1)
-    assert (made.state, made.created_by, made.updated_by) == (State.ACTIVE, lake.caller.user, lake.caller.user)
+    made = query_definitions.create(lake._workspace, lake.caller, {"entity": sent}, looked)
+    assert (made.draft, made.datasets, made.version) == (parse_new_query(sent), (ORDERS,), 1)
+    assert (made.state, made.created_by, made.updated_by) == (LifecycleState.ACTIVE, lake.caller.user, lake.caller.user)
     assert made.created_at == made.updated_at == made.state_changed_at
     for key in (made.id, str(made.id).upper(), "monthly", " MONTHLY"):
-        assert shown(lake, key) == made
-    assert queries.search(lake.workspace, lake.caller, ALL).items == [made]
+        assert load_query(lake, key) == made
+    assert query_definitions.search(lake._workspace, lake.caller, ALL).items == [made]
     for key in (uuid4(), "weekly", "", "a\0b", "\ud800"):
-        assert refused(NotFound, shown, lake, key) == "query_not_found"
+        assert refused(NotFound, load_query, lake, key) == "query_not_found"
 
 
-def test_what_looks_like_an_id_is_never_a_name(lake: Lake) -> None:
+def test_show_treats_uuid_text_as_id(lake: Lake) -> None:
     first = created(lake)
     second = created(lake, name=str(first.id))
-    assert shown(lake, first.id) == first
-    assert shown(lake, second.id) == second
+    assert load_query(lake, first.id) == first
+    assert load_query(lake, second.id) == second
 
 
 @pytest.mark.parametrize("kind", ["", "gts://"])
-def test_a_schema_is_named_by_its_id_or_its_full_name(lake: Lake, kind: str) -> None:
+def test_create_accepts_schema_id_and_full_type_id(lake: Lake, kind: str) -> None:
     returns = schema(lake, type_id=f"{gts.QUERY_RETURNS}acme.shop._.orders.v1~")
     full = f"{kind}{gts.QUERY_RETURNS}acme.shop._.orders.v1~{returns}"
     assert created(lake, full).draft.returns_schema_id == UUID(returns)
-    for wrong in (f"{gts.QUERY_RETURNS}{returns}", uuid4(), schemas.TYPES[0].id):
+    for wrong in (f"{gts.QUERY_RETURNS}{returns}", uuid4(), schemas.BUILT_IN_SCHEMAS[0].id):
         assert refused(NotFound, created, lake, wrong, "other") == "schema_not_found"
 
 
-def test_all_that_is_wrong_with_a_query_is_told_before_anybody_looks_into_it(lake: Lake) -> None:
+def test_create_reports_all_payload_errors_before_inspection(lake: Lake) -> None:
     made = created(lake)
     good = value(schema(lake))
     wrong: list[tuple[Any, str]] = [
@@ -130,116 +186,121 @@ def test_all_that_is_wrong_with_a_query_is_told_before_anybody_looks_into_it(lak
         (good | {"returns_schema_id": "orders"}, "bad_query"),
     ]
     for sent, reason in wrong:
-        assert refused(Invalid, queries.create, lake.workspace, lake.caller, sent, unasked) == reason
-        assert refused(Invalid, replaced, lake, made.id, sent, Expected(1), unasked) == reason
-    assert queries.search(lake.workspace, lake.caller, ALL).items == [made]
+        assert refused(Invalid, query_definitions.create, lake._workspace, lake.caller, sent, unasked) == reason
+        assert refused(Invalid, replaced, lake, made.id, sent, VersionPrecondition((1,)), unasked) == reason
+    assert query_definitions.search(lake._workspace, lake.caller, ALL).items == [made]
 
 
-def test_a_query_that_can_never_fit_its_schema_is_refused(lake: Lake) -> None:
+def test_create_with_certain_mismatch_is_rejected(lake: Lake) -> None:
     problem = {"field": "id", "expected": "number", "actual": "string", "message": "Type mismatch for field id"}
 
-    def misfit(_: Draft) -> Inspection:
-        return Inspection((ORDERS,), (), [problem])
+    def misfit(_: QueryDraft) -> QueryInspection:
+        return QueryInspection((ORDERS,), (), [problem])
 
     made, returns = created(lake), schema(lake)
     for use in (
-        lambda: queries.create(lake.workspace, lake.caller, value(returns, "other"), misfit),
-        lambda: replaced(lake, made.id, value(returns), Expected(1), misfit),
+        lambda: query_definitions.create(lake._workspace, lake.caller, value(returns, "other"), misfit),
+        lambda: replaced(lake, made.id, value(returns), VersionPrecondition((1,)), misfit),
     ):
-        with pytest.raises(Invalid) as refusal:
+        with pytest.raises(Invalid) as raised:
             use()
-        assert refusal.value.reason == "query_does_not_fit"
-        assert refusal.value.context == {"schema_id": returns, "errors": [{"pointer": "/sql", **problem}]}
-    assert queries.search(lake.workspace, lake.caller, ALL).items == [made]
+        assert raised.value.reason == "query_does_not_fit"
+        assert raised.value.context == {"schema_id": returns, "errors": [{"pointer": "/sql", **problem}]}
+    assert query_definitions.search(lake._workspace, lake.caller, ALL).items == [made]
 
 
-def test_parameters_are_those_that_the_sql_uses(lake: Lake) -> None:
+def test_create_requires_parameters_of_the_sql(lake: Lake) -> None:
     made = created(lake)
     for changes in ({"parameters": PARAMETERS}, {"sql": "SELECT $Region"}):
         assert refused(Invalid, created, lake, None, "other", **changes) == "bad_placeholders"
         new = value(made.draft.returns_schema_id, **changes)
-        assert refused(Invalid, replaced, lake, made.id, new, Expected(1)) == "bad_placeholders"
-    assert shown(lake, made.id) == made
+        assert refused(Invalid, replaced, lake, made.id, new, VersionPrecondition((1,))) == "bad_placeholders"
+    assert load_query(lake, made.id) == made
 
 
 # -- changing ------------------------------------------------------------------------------------------------------------
 
 
-def test_what_was_shown_can_be_changed_and_sent_back(lake: Lake) -> None:
+def test_replace_with_accepts_changed_representation(lake: Lake) -> None:
     made = created(lake)
     after = replaced(lake, made.id, {**made.as_json(), "name": "weekly"}, look=unasked)
     assert after == replace(made, draft=replace(made.draft, name="weekly"), version=2, updated_at=after.updated_at)
     assert after.updated_at > made.updated_at
-    assert shown(lake, "weekly") == after
-    assert refused(NotFound, shown, lake, "monthly") == "query_not_found"
+    assert load_query(lake, "weekly") == after
+    assert refused(NotFound, load_query, lake, "monthly") == "query_not_found"
 
 
-def test_new_sql_is_looked_into(lake: Lake) -> None:
-    made, other = created(lake), Reference("finance", "refunds", 3)
+def test_replace_with_new_sql_inspects_it(lake: Lake) -> None:
+    made, other = created(lake), QueryDatasetRef("finance", "refunds", 3)
     new = value(made.draft.returns_schema_id, sql="SELECT id FROM finance.refunds AS r AT (VERSION => 3)")
-    after = replaced(lake, made.id, new, Expected(1), lambda _: Inspection((other,), ()))
-    assert after.datasets == shown(lake, made.id).datasets == (other,)
-    assert queries.version(lake.workspace, lake.caller, "monthly", 1).datasets == (ORDERS,)
+    after = replaced(lake, made.id, new, VersionPrecondition((1,)), lambda _: QueryInspection((other,), ()))
+    assert after.datasets == load_query(lake, made.id).datasets == (other,)
+    assert query_definitions.get_version(lake._workspace, lake.caller, "monthly", 1).datasets == (ORDERS,)
 
 
-def test_what_changes_nothing_makes_no_version(lake: Lake) -> None:
+def test_replace_with_no_change_creates_no_version(lake: Lake) -> None:
     made = created(lake)
-    assert replaced(lake, made.id, value(made.draft.returns_schema_id), Expected(1), unasked) == made
+    assert replaced(lake, made.id, value(made.draft.returns_schema_id), VersionPrecondition((1,)), unasked) == made
 
 
-EXPECTATIONS: list[tuple[Expected | None, int | None, str | None]] = [
-    (Expected(1), None, None),
-    (Expected(None, condition=True), None, None),
+EXPECTATIONS: list[tuple[VersionPrecondition | None, int | None, str | None]] = [
+    (VersionPrecondition((1,)), None, None),
+    (VersionPrecondition(None, from_header=True), None, None),
     (None, 1, None),
-    (Expected(2), None, "query_changed"),
-    (Expected(2, condition=True), None, "precondition_failed"),
+    (VersionPrecondition((2,)), None, "query_changed"),
+    (VersionPrecondition((2,), from_header=True), None, "precondition_failed"),
     (None, 2, "query_changed"),
-    (Expected(2, condition=True), 1, "precondition_failed"),
+    (VersionPrecondition((2,), from_header=True), 1, "precondition_failed"),
 ]
 
 
 @pytest.mark.parametrize(("expected", "version", "reason"), EXPECTATIONS)
-def test_a_change_is_made_for_a_version(
-    lake: Lake, expected: Expected | None, version: int | None, reason: str | None
+def test_replace_with_stale_version_conflicts(
+    lake: Lake, expected: VersionPrecondition | None, version: int | None, reason: str | None
 ) -> None:
     made = created(lake)
     new = value(made.draft.returns_schema_id, "weekly") | ({} if version is None else {"version": version})
     if reason is None:
         assert replaced(lake, made.id, new, expected).version == 2
         return
-    with pytest.raises(Conflict) as refusal:
+    with pytest.raises(Conflict) as raised:
         replaced(lake, made.id, new, expected)
-    assert refusal.value.reason == reason
-    assert refusal.value.context == {"query_id": str(made.id), "current_version": 1}
-    assert shown(lake, made.id) == made
+    assert raised.value.reason == reason
+    assert raised.value.context == {"query_id": str(made.id), "current_version": 1}
+    assert load_query(lake, made.id) == made
 
 
-def test_a_change_that_does_not_say_its_version_is_refused(lake: Lake) -> None:
+def test_replace_with_missing_version_is_rejected(lake: Lake) -> None:
     made = created(lake)
-    assert refused(Invalid, replaced, lake, made.id, value(made.draft.returns_schema_id, "weekly")) == "no_version"
+    assert refused(Invalid, replaced, lake, made.id, value(made.draft.returns_schema_id, "weekly")) == "missing_version"
 
 
-@pytest.mark.parametrize("expected", [Expected(1), Expected(None, condition=True)])
-def test_whoever_changes_a_query_while_another_looks_comes_first(lake: Lake, expected: Expected) -> None:
+@pytest.mark.parametrize("expected", [VersionPrecondition((1,)), VersionPrecondition(None, from_header=True)])
+def test_replace_with_concurrent_change_conflicts(lake: Lake, expected: VersionPrecondition) -> None:
     made = created(lake)
 
-    def overtaken(draft: Draft) -> Inspection:
+    def overtaken(draft: QueryDraft) -> QueryInspection:
         moved(lake, made.id, "DEPRECATED", version=1)
         return looked(draft)
 
     new = value(made.draft.returns_schema_id, sql="SELECT 2 AS id")
     assert refused(Conflict, replaced, lake, made.id, new, expected, overtaken) == "query_changed"
-    now = shown(lake, made.id)
-    assert (now.state, now.draft.sql, now.version) == (State.DEPRECATED, made.draft.sql, 2)
+    now = load_query(lake, made.id)
+    assert (now.state, now.draft.sql, now.version) == (LifecycleState.DEPRECATED, made.draft.sql, 2)
 
 
-def test_a_removed_query_is_gone_and_its_name_is_free(lake: Lake) -> None:
+def test_delete_removes_query_and_frees_its_name(lake: Lake) -> None:
     made = created(lake)
-    for expected, reason in [(Expected(2), "query_changed"), (Expected(2, condition=True), "precondition_failed")]:
-        assert refused(Conflict, queries.remove, lake.workspace, lake.caller, str(made.id), expected) == reason
-    queries.remove(lake.workspace, lake.caller, str(made.id), Expected(1))
+    for expected, reason in [
+        (VersionPrecondition((2,)), "query_changed"),
+        (VersionPrecondition((2,), from_header=True), "precondition_failed"),
+    ]:
+        assert (
+            refused(Conflict, query_definitions.delete, lake._workspace, lake.caller, str(made.id), expected) == reason
+        )
+    query_definitions.delete(lake._workspace, lake.caller, str(made.id), VersionPrecondition((1,)))
     for key in (made.id, "monthly"):
-        assert refused(NotFound, shown, lake, key) == "query_not_found"
+        assert refused(NotFound, load_query, lake, key) == "query_not_found"
     assert created(lake).id != made.id
     assert refused(AlreadyExists, created, lake) == "query_name_taken"
 
@@ -247,14 +308,16 @@ def test_a_removed_query_is_gone_and_its_name_is_free(lake: Lake) -> None:
 # -- states --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("to", State)
-@pytest.mark.parametrize("current", State)
-def test_a_query_moves_along_the_paths_of_schemas_by_the_same_roles(lake: Lake, current: State, to: State) -> None:
+@pytest.mark.parametrize("to", LifecycleState)
+@pytest.mark.parametrize("current", LifecycleState)
+def test_change_state_follows_schema_lifecycle_and_roles(
+    lake: Lake, current: LifecycleState, to: LifecycleState
+) -> None:
     before = in_state(lake, current)
     path = TRANSITIONS.get((current, to))
     if path is None:
         assert refused(Unsupported, moved, lake, before.id, to, version=before.version) == "illegal_transition"
-        assert shown(lake, before.id) == before
+        assert load_query(lake, before.id) == before
         return
     for role in Role:
         if role < path.role:
@@ -263,8 +326,8 @@ def test_a_query_moves_along_the_paths_of_schemas_by_the_same_roles(lake: Lake, 
     after = moved(as_(lake, path.role), before.id, to, version=before.version, reason="because")
     assert (after.state, after.version) == (to, before.version + 1)
     assert after.state_changed_at == after.updated_at > before.updated_at
-    assert shown(lake, before.id) == after
-    newest, *_ = queries.versions(lake.workspace, lake.caller, str(before.id), before=NEWEST, limit=9)
+    assert load_query(lake, before.id) == after
+    newest, *_ = query_definitions.list_versions(lake._workspace, lake.caller, str(before.id), before=NEWEST, limit=9)
     assert (newest.change, newest.reason, newest.draft.state) == (path.verb, "because", to)
 
 
@@ -276,71 +339,73 @@ def test_a_query_moves_along_the_paths_of_schemas_by_the_same_roles(lake: Lake, 
         {"to": "DEPRECATED", "version": 1, "reason": "\0"}, {"to": "DEPRECATED", "version": 1, "why": "x"},
     ],
 )  # fmt: skip
-def test_a_transition_that_cannot_be_read_is_refused(lake: Lake, sent: Any) -> None:
+def test_change_state_with_invalid_payload_is_rejected(lake: Lake, sent: Any) -> None:
     made = created(lake)
-    refused(Invalid, queries.move, lake.workspace, lake.caller, str(made.id), sent, None)
-    assert shown(lake, made.id) == made
+    refused(Invalid, query_definitions.change_state, lake._workspace, lake.caller, str(made.id), sent, None)
+    assert load_query(lake, made.id) == made
 
 
-def test_a_transition_is_made_for_a_version(lake: Lake) -> None:
+def test_change_state_with_stale_version_conflicts(lake: Lake) -> None:
     made = created(lake)
     assert refused(Conflict, moved, lake, made.id, "DEPRECATED", version=2) == "query_changed"
-    assert shown(lake, made.id) == made
+    assert load_query(lake, made.id) == made
 
 
-@pytest.mark.parametrize("state", State)
-def test_states_settle_a_query(lake: Lake, state: State) -> None:
+@pytest.mark.parametrize("state", LifecycleState)
+def test_state_limits_changes_of_a_query(lake: Lake, state: LifecycleState) -> None:
     before = in_state(lake, state)
     changes = {"description": {"description": "new"}, "sql": {"sql": "SELECT 2 AS id"}}
-    open_ = {State.DEPRECATED: ["description"], State.ARCHIVED: []}.get(state, list(changes))
+    open_ = {LifecycleState.DEPRECATED: ["description"], LifecycleState.ARCHIVED: []}.get(state, list(changes))
     for member, change in changes.items():
-        now = shown(lake, before.id)
+        now = load_query(lake, before.id)
         new = {**now.as_json(), **change}
         if member in open_:
             assert replaced(lake, now.id, new).version == now.version + 1
         else:
             assert refused(Unsupported, replaced, lake, now.id, new, None, unasked) == "read_only_state"
-            assert shown(lake, now.id) == now
+            assert load_query(lake, now.id) == now
 
 
 # -- its schema ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_schema_cannot_be_deleted_while_a_query_refers_to_it(lake: Lake) -> None:
+def test_delete_schema_with_referring_query_is_rejected(lake: Lake) -> None:
     returns, other = schema(lake), schema(lake, "other")
     made = created(lake, returns)
-    with pytest.raises(Conflict) as refusal:
-        schemas.delete(lake.workspace, lake.caller, returns, None)
-    assert (refusal.value.reason, refusal.value.context["query_count"]) == ("schema_in_use", 1)
-    told = schemas.references(lake.workspace, lake.caller, returns)
-    assert told["queries"] == [{"id": str(made.id), "name": "monthly", "state": "ACTIVE", "version": 1}]
-    replaced(lake, made.id, value(other), Expected(1))
-    schemas.delete(lake.workspace, lake.caller, returns, None)
-    assert refused(Conflict, schemas.delete, lake.workspace, lake.caller, other, None) == "schema_in_use"
-    queries.remove(lake.workspace, lake.caller, "monthly", None)
-    schemas.delete(lake.workspace, lake.caller, other, None)
+    with pytest.raises(Conflict) as raised:
+        schemas.delete(lake._workspace, lake.caller, returns, None)
+    assert (raised.value.reason, raised.value.context["query_count"]) == ("schema_in_use", 1)
+    response = schemas.list_references(lake._workspace, lake.caller, returns)
+    assert response["queries"] == [{"id": str(made.id), "name": "monthly", "state": "ACTIVE", "version": 1}]
+    replaced(lake, made.id, value(other), VersionPrecondition((1,)))
+    schemas.delete(lake._workspace, lake.caller, returns, None)
+    assert refused(Conflict, schemas.delete, lake._workspace, lake.caller, other, None) == "schema_in_use"
+    query_definitions.delete(lake._workspace, lake.caller, "monthly", None)
+    schemas.delete(lake._workspace, lake.caller, other, None)
 
 
-def test_a_schema_that_goes_while_its_query_is_looked_into_is_missed(lake: Lake) -> None:
+def test_create_with_schema_deleted_during_inspection_is_rejected(lake: Lake) -> None:
     returns, made = schema(lake), created(lake)
 
-    def too_late(draft: Draft) -> Inspection:
-        schemas.delete(lake.workspace, lake.caller, str(draft.returns_schema_id), None)
+    def too_late(draft: QueryDraft) -> QueryInspection:
+        schemas.delete(lake._workspace, lake.caller, str(draft.returns_schema_id), None)
         return looked(draft)
 
     sent = value(returns, "other")
-    assert refused(NotFound, queries.create, lake.workspace, lake.caller, sent, too_late) == "schema_not_found"
+    assert (
+        refused(NotFound, query_definitions.create, lake._workspace, lake.caller, sent, too_late) == "schema_not_found"
+    )
     second = value(schema(lake, "second"))
-    assert refused(NotFound, replaced, lake, made.id, second, Expected(1), too_late) == "schema_not_found"
-    assert shown(lake, made.id) == made
+    assert refused(NotFound, replaced, lake, made.id, second, VersionPrecondition((1,)), too_late) == "schema_not_found"
+    assert load_query(lake, made.id) == made
 
 
-def test_a_delete_of_a_schema_and_a_new_query_never_both_happen(lake: Lake, soak: bool) -> None:
+def test_concurrent_schema_delete_and_create_never_both_succeed(lake: Lake, soak: bool) -> None:
     def happened(use: Callable[[], Any]) -> bool:
         try:
             use()
-        except (NotFound, Conflict) as refusal:
-            assert refusal.reason in ("schema_not_found", "schema_in_use")  # noqa: PT017
+        except (NotFound, Conflict) as error:
+            assert error.reason in ("schema_not_found", "schema_in_use")  # noqa: PT017
             return False
         return True
 
@@ -348,32 +413,42 @@ def test_a_delete_of_a_schema_and_a_new_query_never_both_happen(lake: Lake, soak
         returns = schema(lake, f"{turn}")
         with ThreadPoolExecutor(2) as pool:
             made = pool.submit(happened, lambda id=returns, turn=turn: created(lake, id, f"{turn}"))
-            deleted = pool.submit(happened, lambda id=returns: schemas.delete(lake.workspace, lake.caller, id, None))
+            deleted = pool.submit(happened, lambda id=returns: schemas.delete(lake._workspace, lake.caller, id, None))
         assert made.result() != deleted.result()
 
 
 # -- who may -------------------------------------------------------------------------------------------------------------
 
-USES: dict[str, tuple[Role, Callable[[Lake, Query], Any]]] = {
+USES: dict[str, tuple[Role, Callable[[Lake, RegisteredQuery], Any]]] = {
     "create": (Role.DEVELOPER, lambda lake, query: created(lake, query.draft.returns_schema_id, "another")),
-    "show": (Role.VIEWER, lambda lake, query: shown(lake, query.id)),
-    "search": (Role.VIEWER, lambda lake, _: queries.search(lake.workspace, lake.caller, ALL)),
+    "show": (Role.VIEWER, lambda lake, query: load_query(lake, query.id)),
+    "search": (Role.VIEWER, lambda lake, _: query_definitions.search(lake._workspace, lake.caller, ALL)),
     "versions": (
         Role.VIEWER,
-        lambda lake, query: queries.versions(lake.workspace, lake.caller, str(query.id), before=NEWEST, limit=9),
+        lambda lake, query: query_definitions.list_versions(
+            lake._workspace, lake.caller, str(query.id), before=NEWEST, limit=9
+        ),
     ),
-    "version": (Role.VIEWER, lambda lake, query: queries.version(lake.workspace, lake.caller, str(query.id), 1)),
+    "version": (
+        Role.VIEWER,
+        lambda lake, query: query_definitions.get_version(lake._workspace, lake.caller, str(query.id), 1),
+    ),
     "replace": (
         Role.DEVELOPER,
-        lambda lake, query: replaced(lake, query.id, value(query.draft.returns_schema_id, "weekly"), Expected(1)),
+        lambda lake, query: replaced(
+            lake, query.id, value(query.draft.returns_schema_id, "weekly"), VersionPrecondition((1,))
+        ),
     ),
     "deprecate": (Role.ADMIN, lambda lake, query: moved(lake, query.id, "DEPRECATED", version=1)),
-    "remove": (Role.ADMIN, lambda lake, query: queries.remove(lake.workspace, lake.caller, str(query.id), None)),
+    "remove": (
+        Role.ADMIN,
+        lambda lake, query: query_definitions.delete(lake._workspace, lake.caller, str(query.id), None),
+    ),
 }
 
 
 @pytest.mark.parametrize("use", USES)
-def test_viewers_read_developers_write_and_admins_delete(lake: Lake, use: str) -> None:
+def test_roles_limit_read_write_and_delete(lake: Lake, use: str) -> None:
     made = created(lake)
     least, function = USES[use]
     for role in Role:
@@ -384,14 +459,14 @@ def test_viewers_read_developers_write_and_admins_delete(lake: Lake, use: str) -
 
 
 @pytest.mark.parametrize("use", ["show", "versions", "version", "replace", "deprecate", "remove"])
-def test_a_foreign_query_answers_as_an_unknown_one(lake: Lake, stranger: Lake, use: str) -> None:
+def test_query_of_other_tenant_equals_unknown_query(lake: Lake, other_tenant: Lake, use: str) -> None:
     made = created(lake)
     answers = set()
     for id in (made.id, uuid4()):
-        with pytest.raises(NotFound) as refusal:
-            USES[use][1](stranger, replace(made, id=id))
-        answers.add(str(refusal.value.facts()).replace(str(id), "ID"))
+        with pytest.raises(NotFound) as raised:
+            USES[use][1](other_tenant, replace(made, id=id))
+        answers.add(str(raised.value.as_dict()).replace(str(id), "ID"))
     assert len(answers) == 1
-    assert shown(lake, made.id) == made
-    assert queries.search(stranger.workspace, stranger.caller, ALL).items == []
-    assert refused(NotFound, shown, stranger, "monthly") == "query_not_found"
+    assert load_query(lake, made.id) == made
+    assert query_definitions.search(other_tenant._workspace, other_tenant.caller, ALL).items == []
+    assert refused(NotFound, load_query, other_tenant, "monthly") == "query_not_found"

@@ -1,4 +1,4 @@
-"""Random programs of writes, against a model that fits on a screen."""
+"""Compare random sequences of writes with a small model."""
 
 import tempfile
 from pathlib import Path
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from conftest import SOAK
 from penstock.lake import Dataset
-from workspaces import Place
+from support.workspaces import WorkspaceFixture
 
 rows = st.lists(st.tuples(st.integers(-5, 5) | st.none(), st.text(max_size=3) | st.none()), max_size=4)
 programs = st.lists(
@@ -26,15 +26,15 @@ programs = st.lists(
 
 
 class Model:
-    """Every version as a list of (row id, values), and what the next version would be called."""
+    """Every version as a list of (row id, values), and the next row id."""
 
     def __init__(self) -> None:
         self.versions: list[tuple[int, list[tuple[int, Any]]]] = [(2, [])]  # (number of columns, rows)
         self.next_id = 1
 
-    def run(self, operation: str, given: list[Any] | None) -> None:
+    def run(self, operation: str, rows_to_write: list[Any] | None) -> None:
         width, now = self.versions[-1]
-        fresh = [(self.next_id + i, row) for i, row in enumerate(given or [])]
+        fresh = [(self.next_id + i, row) for i, row in enumerate(rows_to_write or [])]
         self.next_id += len(fresh)
         match operation:
             case "append" | "replay" if fresh:
@@ -48,24 +48,24 @@ class Model:
         self.versions.append(self.versions[-1])
 
 
-def table(given: list[Any]) -> pa.Table:
+def table(rows_to_write: list[Any]) -> pa.Table:
     return pa.table(
         {
-            "number": pa.array([n for n, _ in given], pa.int64()),
-            "word": pa.array([w for _, w in given], pa.string()),
+            "number": pa.array([n for n, _ in rows_to_write], pa.int64()),
+            "word": pa.array([w for _, w in rows_to_write], pa.string()),
         }
     )
 
 
-def run(ds: Dataset, model: Model, operation: str, given: list[Any] | None, key: int) -> None:
+def run(ds: Dataset, model: Model, operation: str, rows_to_write: list[Any] | None, key: int) -> None:
     match operation:
         case "append":
-            ds.append(table(given or []))
+            ds.append(table(rows_to_write or []))
         case "overwrite":
-            ds.overwrite(table(given or []))
+            ds.overwrite(table(rows_to_write or []))
         case "replay":
-            first = ds.append(table(given or []), idempotency_key=f"key {key}")
-            assert ds.append(table(given or []), idempotency_key=f"key {key}") == first
+            first = ds.append(table(rows_to_write or []), idempotency_key=f"key {key}")
+            assert ds.append(table(rows_to_write or []), idempotency_key=f"key {key}") == first
         case "alter":
             ds.alter(add={f"c{key}": "int64"})
         case "compact":
@@ -73,17 +73,17 @@ def run(ds: Dataset, model: Model, operation: str, given: list[Any] | None, key:
             if ds.compact().version > before:
                 model.compacted()
             return
-    model.run(operation, given)
+    model.run(operation, rows_to_write)
 
 
 @settings(max_examples=300 if SOAK else 40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(programs)
-def test_every_version_of_a_random_history_reads_as_the_model_says(program: list[tuple[str, Any]]) -> None:
+def test_random_history_matches_model_in_every_version(program: list[tuple[str, Any]]) -> None:
     model = Model()
-    with tempfile.TemporaryDirectory() as folder, Place.make(Path(folder) / "w", None).open() as lake:
+    with tempfile.TemporaryDirectory() as folder, WorkspaceFixture.make(Path(folder) / "w", None).open() as lake:
         ds = lake.create("demo.random", schema=table([]).schema)
-        for key, (operation, given_rows) in enumerate(program):
-            run(ds, model, operation, given_rows, key)
+        for key, (operation, new_rows) in enumerate(program):
+            run(ds, model, operation, new_rows, key)
         assert ds.version == len(model.versions)
         for number, (width, held) in enumerate(model.versions, 1):
             at = ds.at(number)
@@ -92,6 +92,6 @@ def test_every_version_of_a_random_history_reads_as_the_model_says(program: list
             assert sorted((row["rowid"], (row["number"], row["word"])) for row in read) == sorted(held)
             assert at.num_rows == len(held)
             for low in (-2, 3):
-                kept = at.to_arrow(["word"], f"number > {low}")["word"].to_pylist()
+                matching = at.to_arrow(["word"], f"number > {low}")["word"].to_pylist()
                 expected = [word for _, (n, word) in held if n is not None and n > low]
-                assert sorted(map(repr, kept)) == sorted(map(repr, expected))
+                assert sorted(map(repr, matching)) == sorted(map(repr, expected))

@@ -1,4 +1,4 @@
-"""User SQL gets its answer or a refusal, and nothing else: no file, no word of others, no more than its limits."""
+"""The query sandbox: results, limits, confinement and redacted error messages."""
 
 import gc
 import json
@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -29,17 +28,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import SOAK, not_tested
-from penstock.core.dataset.column_stats import Stats, plain, to_json
+from penstock.core.dataset.column_stats import ColumnStats, stat_value, to_json
 from penstock.errors import NotFound, PenstockError, Unavailable
-from penstock.service.queries.sandbox import landlock
-from penstock.service.queries.sandbox import Cell, File, Limits, Ref, Relation, Rows, Sandbox
-from penstock.service.queries.sandbox.admission import Places
-from penstock.service.queries.sandbox.error_messages import cleaned
+from penstock.service.queries.sandbox import (
+    QueryLimits,
+    QueryProcess,
+    Relation,
+    RelationFile,
+    ResultStream,
+    Sandbox,
+    TableRef,
+    landlock,
+)
+from penstock.service.queries.sandbox.error_messages import redact_message
+from penstock.service.queries.sandbox.protocol import MAX_RESPONSE_BYTES, Channel, MessageType
 from penstock.service.queries.sandbox.sql_analysis import VOLATILE, VOLATILE_WORDS
-from penstock.service.queries.sandbox.protocol import MAX_TOLD, Kind, Line
 from service.sandbox_attacks import ATTACKS, BOMBS, Attack
 
-TIGHT = Limits(seconds=20, cpu_seconds=1, memory=256 << 20, rows=100_000, bytes=8 << 20)
+TIGHT = QueryLimits(seconds=20, cpu_seconds=1, memory_bytes=256 << 20, rows=100_000, bytes=8 << 20)
 ROWS = pa.table(
     {
         "id": pa.array([1, 2, 3, 4], pa.int64()),
@@ -90,14 +96,14 @@ def finance(folder: Path) -> Relation:
 
 def stored(path: Path, rows: pa.Table, schema: pa.Schema | None = None) -> Relation:
     pq.write_table(rows, path)
-    return Relation(schema or rows.schema, [File(str(path), rows.num_rows)])
+    return Relation(schema or rows.schema, [RelationFile(str(path), rows.num_rows)])
 
 
 def ask(sandbox: Sandbox, sql: str, datasets: Mapping[str, Relation], **parameters: Any) -> pa.Table:
-    """What the service does: find the datasets that are named, or say that they are not there."""
-    with sandbox.cell() as cell:
+    """Run a query as the service does: look up the datasets that it names, or report those that do not exist."""
+    with sandbox.process() as cell:
         parsed = cell.parse(sql)
-        there: dict[Ref, Relation] = {}
+        there: dict[TableRef, Relation] = {}
         for ref in parsed.tables:
             name = f"{ref.schema}.{ref.table}".lower() + ("" if ref.version is None else f"@{ref.version}")
             if name not in datasets:
@@ -121,17 +127,17 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
-def test_an_attack_ends_as_it_must(tight: Sandbox, finance: Relation, folder: Path, attack: Attack) -> None:
+def test_attack_ends_with_expected_error(tight: Sandbox, finance: Relation, folder: Path, attack: Attack) -> None:
     before = contents(folder)
-    refusal = refused(lambda: ask(tight, attack.sql.replace("{folder}", str(folder)), {"finance.tx": finance}))
-    assert refusal.reason in attack.ends, refusal.message
-    assert "Traceback" not in refusal.message
-    assert len(refusal.message) < 1_000
+    raised = refused(lambda: ask(tight, attack.sql.replace("{folder}", str(folder)), {"finance.tx": finance}))
+    assert raised.reason in attack.ends, raised.message
+    assert "Traceback" not in raised.message
+    assert len(raised.message) < 1_000
     assert contents(folder) == before
     assert ask(tight, "SELECT sum(id) AS n FROM finance.tx", {"finance.tx": finance}).to_pydict() == {"n": [10]}
 
 
-def test_the_service_stays_small_whatever_its_queries_do(tight: Sandbox, finance: Relation) -> None:
+def test_service_memory_stays_bounded_under_attack(tight: Sandbox, finance: Relation) -> None:
     bombs = [bomb.sql for bomb in BOMBS if "row" in bomb.name or "value" in bomb.name or "column" in bomb.name]
     assert len(bombs) >= 4
 
@@ -151,14 +157,14 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
-def test_a_query_that_only_waits_is_ended_by_the_clock(data: str, finance: Relation) -> None:
+def test_idle_query_ends_at_deadline(data: str, finance: Relation) -> None:
     for sandbox in closing(Sandbox(data, replace(TIGHT, seconds=1))):
-        refusal = refused(lambda sandbox=sandbox: ask(sandbox, "SELECT sleep_ms(60000)", {}))  # type: ignore[misc]
-        assert (refusal.reason, refusal.context) == ("query_timed_out", {"seconds": 1})
-        assert "1 seconds" in refusal.message
+        raised = refused(lambda sandbox=sandbox: ask(sandbox, "SELECT sleep_ms(60000)", {}))  # type: ignore[misc]
+        assert (raised.reason, raised.context) == ("query_timed_out", {"seconds": 1})
+        assert "1 seconds" in raised.message
 
 
-def test_a_limit_is_told(tight: Sandbox) -> None:
+def test_exceeded_limit_is_reported(tight: Sandbox) -> None:
     assert "100,000 rows" in refused(lambda: ask(tight, "FROM range(1000000)", {})).message
     assert "8,388,608 bytes" in refused(lambda: ask(tight, "SELECT repeat('x', 9000000)", {})).message
     assert "256 MiB" in refused(lambda: ask(tight, "SELECT len(list(i)) FROM range(9000000000) t(i)", {})).message
@@ -168,10 +174,10 @@ def test_a_limit_is_told(tight: Sandbox) -> None:
 # Answers
 
 
-def test_a_query_answers_with_rows_as_they_are_stored(sandbox: Sandbox, finance: Relation) -> None:
+def test_run_returns_stored_rows(sandbox: Sandbox, finance: Relation) -> None:
     assert ask(sandbox, "FROM finance.tx ORDER BY id", {"finance.tx": finance}).schema == ROWS.schema
-    told = ask(sandbox, "SELECT * EXCLUDE (ratio) FROM finance.tx ORDER BY id", {"finance.tx": finance})
-    assert told.to_pylist() == ROWS.drop_columns("ratio").to_pylist()
+    response = ask(sandbox, "SELECT * EXCLUDE (ratio) FROM finance.tx ORDER BY id", {"finance.tx": finance})
+    assert response.to_pylist() == ROWS.drop_columns("ratio").to_pylist()
 
 
 ANSWERS: dict[str, tuple[str, list[dict[str, Any]]]] = {
@@ -204,7 +210,7 @@ ANSWERS: dict[str, tuple[str, list[dict[str, Any]]]] = {
 
 
 @pytest.mark.parametrize(("sql", "rows"), ANSWERS.values(), ids=ANSWERS.keys())
-def test_an_honest_query_is_answered(
+def test_run_supports_legitimate_queries(
     sandbox: Sandbox, finance: Relation, folder: Path, tmp_path: Path, sql: str, rows: list[dict[str, Any]]
 ) -> None:
     nine = stored(tmp_path / "x.parquet", pa.table({"n": [9]}))
@@ -220,16 +226,16 @@ VALUES = [
 
 
 @pytest.mark.parametrize("value", VALUES, ids=str)
-def test_a_parameter_keeps_its_type(sandbox: Sandbox, value: Any) -> None:
-    told = ask(sandbox, "SELECT $value AS v", {}, value=value).column("v")
-    assert told.to_pylist() == [value]
-    assert isinstance(told[0].as_py(), Decimal if value == 2**70 else type(value))
+def test_parameter_keeps_its_type(sandbox: Sandbox, value: Any) -> None:
+    response = ask(sandbox, "SELECT $value AS v", {}, value=value).column("v")
+    assert response.to_pylist() == [value]
+    assert isinstance(response[0].as_py(), Decimal if value == 2**70 else type(value))
 
 
-def test_a_statement_tells_what_it_names(sandbox: Sandbox) -> None:
-    with sandbox.cell() as cell:
+def test_parse_returns_tables_and_parameters(sandbox: Sandbox) -> None:
+    with sandbox.process() as cell:
         parsed = cell.parse("FROM a.b AS x AT (VERSION => 3), A.B y, a.c WHERE x.d > $low AND y.d IN ($low, $High)")
-    assert parsed.tables == (Ref("a", "b", 3), Ref("A", "B"), Ref("a", "c"))
+    assert parsed.tables == (TableRef("a", "b", 3), TableRef("A", "B"), TableRef("a", "c"))
     assert sorted(parsed.parameters) == ["High", "low"]
 
 
@@ -259,9 +265,9 @@ COMPARED: dict[str, bool] = {
 
 
 @pytest.mark.parametrize("sql", COMPARED)
-def test_a_statement_tells_whether_its_parameters_are_only_compared(sandbox: Sandbox, sql: str) -> None:
-    with sandbox.cell() as cell:
-        assert cell.parse(sql).only_compared == COMPARED[sql]
+def test_parse_detects_parameters_in_comparisons_only(sandbox: Sandbox, sql: str) -> None:
+    with sandbox.process() as cell:
+        assert cell.parse(sql).params_in_comparisons_only == COMPARED[sql]
 
 
 REPEATABLE: dict[str, bool] = {
@@ -283,19 +289,19 @@ REPEATABLE: dict[str, bool] = {
 
 
 @pytest.mark.parametrize("sql", REPEATABLE)
-def test_a_statement_tells_whether_it_would_answer_the_same_again(sandbox: Sandbox, sql: str) -> None:
-    with sandbox.cell() as cell:
+def test_parse_detects_repeatable_statements(sandbox: Sandbox, sql: str) -> None:
+    with sandbox.process() as cell:
         assert cell.parse(sql).repeatable == REPEATABLE[sql]
 
 
-def test_every_function_that_may_answer_otherwise_is_known() -> None:
+def test_volatile_list_contains_every_volatile_function() -> None:
     with duckdb.connect() as db:
-        told = db.execute("SELECT function_name, stability, macro_definition FROM duckdb_functions()").fetchall()
-        names = {name for name, *_ in told}
-        unsteady = {name for name, stability, _ in told if stability not in (None, "CONSISTENT")}
+        response = db.execute("SELECT function_name, stability, macro_definition FROM duckdb_functions()").fetchall()
+        names = {name for name, *_ in response}
+        unsteady = {name for name, stability, _ in response if stability not in (None, "CONSISTENT")}
         assert unsteady <= VOLATILE
         # What DuckDB does not tell of: macros, what depends on the time or on chance, and what it calls steady.
-        within = {name: set(re.findall(r"\w+", macro)) for name, _, macro in told if macro}
+        within = {name: set(re.findall(r"\w+", macro)) for name, _, macro in response if macro}
         assert {name for name, words in within.items() if words & (VOLATILE | VOLATILE_WORDS) - {"error"}} <= VOLATILE
         assert VOLATILE - unsteady <= within.keys() | {
             "age",
@@ -313,13 +319,13 @@ def test_every_function_that_may_answer_otherwise_is_known() -> None:
             assert bare == (name in VOLATILE_WORDS), name
 
 
-def test_a_syntax_error_is_told_with_its_place(sandbox: Sandbox) -> None:
-    refusal = refused(lambda: ask(sandbox, "SELECT id FORM finance.tx x y", {}))
-    assert (refusal.reason, refusal.context) == ("bad_sql", {"position": 15})
+def test_parse_syntax_error_reports_position(sandbox: Sandbox) -> None:
+    raised = refused(lambda: ask(sandbox, "SELECT id FORM finance.tx x y", {}))
+    assert (raised.reason, raised.context) == ("bad_sql", {"position": 15})
 
 
-def test_one_child_answers_several_questions(sandbox: Sandbox, finance: Relation) -> None:
-    with sandbox.cell() as cell:
+def test_process_runs_several_requests(sandbox: Sandbox, finance: Relation) -> None:
+    with sandbox.process() as cell:
         (ref,) = cell.parse("SELECT id, word FROM finance.tx WHERE id > $low").tables
         cell.bind({ref: finance})
         assert cell.describe() == pa.schema([("id", pa.int64()), ("word", pa.string())])
@@ -333,8 +339,8 @@ def test_one_child_answers_several_questions(sandbox: Sandbox, finance: Relation
         assert count.table().to_pydict() == {"n": [3]}
 
 
-def test_what_is_not_read_to_its_end_ends_the_child(sandbox: Sandbox) -> None:
-    with sandbox.cell() as cell:
+def test_unfinished_result_kills_process(sandbox: Sandbox) -> None:
+    with sandbox.process() as cell:
         cell.parse("FROM range(1000000)")
         cell.bind({})
         rows = iter(cell.run())
@@ -344,23 +350,23 @@ def test_what_is_not_read_to_its_end_ends_the_child(sandbox: Sandbox) -> None:
     assert ask(sandbox, "SELECT 1 AS n", {}).to_pydict() == {"n": [1]}
 
 
-def test_rows_for_a_page_come_in_pieces_and_have_a_limit_of_their_own(sandbox: Sandbox) -> None:
-    with sandbox.cell() as cell:
+def test_run_with_max_bytes_uses_small_batches_and_own_limit(sandbox: Sandbox) -> None:
+    with sandbox.process() as cell:
         cell.parse("SELECT repeat('x', 100000) AS s FROM range(1000)")
         cell.bind({})
-        rows = cell.run(most_bytes=20 << 20)
+        rows = cell.run(max_bytes=20 << 20)
         sizes = [batch.nbytes for batch, _ in zip(rows, range(5), strict=False)]
         assert max(sizes) < 4 << 20
         rows.close()
-    with sandbox.cell() as cell:
+    with sandbox.process() as cell:
         cell.parse("SELECT repeat('x', 9000000) AS s")
         cell.bind({})
-        assert "8,388,608 bytes" in refused(lambda: cell.run(most_bytes=8 << 20).table()).message
+        assert "8,388,608 bytes" in refused(lambda: cell.run(max_bytes=8 << 20).table()).message
 
 
-def test_a_description_reads_no_file(sandbox: Sandbox, tmp_path: Path) -> None:
-    gone = Relation(ROWS.schema, [File(str(tmp_path / "gone.parquet"), 4)])
-    with sandbox.cell() as cell:
+def test_describe_reads_no_file(sandbox: Sandbox, tmp_path: Path) -> None:
+    gone = Relation(ROWS.schema, [RelationFile(str(tmp_path / "gone.parquet"), 4)])
+    with sandbox.process() as cell:
         (ref,) = cell.parse("SELECT word, sum(id) AS n FROM finance.tx GROUP BY 1").tables
         cell.bind({ref: gone})
         assert cell.describe() == pa.schema([("word", pa.string()), ("n", pa.decimal128(38, 0))])
@@ -369,7 +375,7 @@ def test_a_description_reads_no_file(sandbox: Sandbox, tmp_path: Path) -> None:
 # Files
 
 
-def test_old_files_lack_columns_and_are_narrower(sandbox: Sandbox, tmp_path: Path) -> None:
+def test_run_reads_old_files_with_missing_or_narrower_columns(sandbox: Sandbox, tmp_path: Path) -> None:
     schema = pa.schema([("id", pa.int64()), ("amount", pa.decimal128(12, 2)), ("new", pa.string())])
     old = stored(
         tmp_path / "old.parquet", pa.table({"id": pa.array([1], pa.int16()), "amount": pa.array([5], pa.int32())})
@@ -378,9 +384,9 @@ def test_old_files_lack_columns_and_are_narrower(sandbox: Sandbox, tmp_path: Pat
     required = pa.schema([field.with_nullable(False) for field in schema])
     both = Relation(required, [*old.files, *new.files])
     for where in ("true", "id >= 1 AND amount > 4", "new = 'x' OR id = 1", "new IS NULL OR amount = 6.5"):
-        told = ask(sandbox, f"FROM s.t WHERE {where} ORDER BY id", {"s.t": both})
-        assert told.schema == schema
-        assert told.to_pydict() == {"id": [1, 2], "amount": [Decimal("5.00"), Decimal("6.50")], "new": [None, "x"]}
+        response = ask(sandbox, f"FROM s.t WHERE {where} ORDER BY id", {"s.t": both})
+        assert response.schema == schema
+        assert response.to_pydict() == {"id": [1, 2], "amount": [Decimal("5.00"), Decimal("6.50")], "new": [None, "x"]}
 
 
 BOUNDS: dict[str, tuple[pa.DataType, Any, Any, str]] = {
@@ -395,15 +401,17 @@ BOUNDS: dict[str, tuple[pa.DataType, Any, Any, str]] = {
 
 @pytest.mark.parametrize(("kind", "low", "high", "where"), BOUNDS.values(), ids=BOUNDS.keys())
 @pytest.mark.parametrize("nulls", [0, 1])
-def test_a_file_that_cannot_match_is_never_opened(
+def test_run_skips_files_by_statistics(
     sandbox: Sandbox, tmp_path: Path, kind: pa.DataType, low: Any, high: Any, where: str, nulls: int
 ) -> None:
-    absent = File(str(tmp_path / "gone.parquet"), 3, to_json({"c": Stats(plain(low), plain(high), nulls)}))
+    absent = RelationFile(
+        str(tmp_path / "gone.parquet"), 3, to_json({"c": ColumnStats(stat_value(low), stat_value(high), nulls)})
+    )
     dataset = Relation(pa.schema([("c", kind)]), [absent])
     assert ask(sandbox, f"SELECT count(*) AS n FROM s.t WHERE {where}", {"s.t": dataset}).to_pydict() == {"n": [0]}
-    refusal = refused(lambda: ask(sandbox, f"SELECT count(*) AS n FROM s.t WHERE NOT ({where})", {"s.t": dataset}))
-    assert (refusal.kind, refusal.reason) == ("Unavailable", "file_unreadable")
-    assert str(tmp_path) not in refusal.message
+    raised = refused(lambda: ask(sandbox, f"SELECT count(*) AS n FROM s.t WHERE NOT ({where})", {"s.t": dataset}))
+    assert (raised.kind, raised.reason) == ("Unavailable", "file_unreadable")
+    assert str(tmp_path) not in raised.message
 
 
 values = st.one_of(st.none(), st.integers(-3, 3))
@@ -419,7 +427,7 @@ conditions = st.tuples(
     conditions,
     st.sampled_from(["AND", "OR"]),
 )
-def test_bounds_never_hide_a_row(
+def test_run_with_statistics_returns_all_matching_rows(
     sandbox: Sandbox,
     tmp_path_factory: pytest.TempPathFactory,
     parts: list[list[int | None]],
@@ -427,14 +435,14 @@ def test_bounds_never_hide_a_row(
     other: Any,
     word: str,
 ) -> None:
-    """The same rows, with the files' bounds and without any."""
+    """Assert that a query returns the same rows with and without file statistics."""
     where = f" {word} ".join(f"{column} {sign} {_literal(column, value)}" for column, sign, value in (one, other))
     tables = [_table(part) for part in parts]
     folder = tmp_path_factory.mktemp("parts")
     files = []
     for n, table in enumerate(tables):
         pq.write_table(table, folder / f"{n}.parquet")
-        files.append(File(str(folder / f"{n}.parquet"), table.num_rows, to_json(_bounds(table))))
+        files.append(RelationFile(str(folder / f"{n}.parquet"), table.num_rows, to_json(_bounds(table))))
     pruned = Relation(tables[0].schema, files)
     whole = stored(folder / "whole.parquet", pa.concat_tables(tables))
     sql = "SELECT s.n, s.w FROM {} s WHERE " + where + " ORDER BY ALL"
@@ -451,12 +459,12 @@ def _table(part: list[int | None]) -> pa.Table:
     return pa.table({"n": numbers, "f": floats, "w": numbers.cast(pa.string())})
 
 
-def _bounds(table: pa.Table) -> dict[str, Stats]:
-    known = {}
+def _bounds(table: pa.Table) -> dict[str, ColumnStats]:
+    stats = {}
     for name in table.column_names:
         ends = pc.min_max(table[name]).as_py()
-        known[name] = Stats(ends["min"], ends["max"], table[name].null_count)
-    return known
+        stats[name] = ColumnStats(ends["min"], ends["max"], table[name].null_count)
+    return stats
 
 
 # What is said of failures
@@ -465,9 +473,9 @@ def _bounds(table: pa.Table) -> dict[str, Stats]:
 MESSAGES = {
     "Conversion Error: Could not convert string 'secret' to INT32": "Conversion Error: a value could not be converted",
     "Out of Range Error: Overflow in multiplication of INT32 (42 * 43)!": "Out of Range Error: a value is out of range",
-    "IO Error: Cannot open file '/data/t/x.parquet': 0x7f12 gone": "IO Error: something could not be read",
-    "Unheard Of Error: secret": "DuckDB could not carry it out",
-    "something else with /a/path": "DuckDB could not carry it out",
+    "IO Error: Cannot open file '/data/t/x.parquet': 0x7f12 gone": "IO Error: a read failed",
+    "Unheard Of Error: secret": "DuckDB could not execute the query",
+    "something else with /a/path": "DuckDB could not execute the query",
 }
 STATEMENTS = {
     'Binder Error: Referenced column "secret" not found\nLINE 1: …': 'Binder Error: Referenced column "secret" not found',
@@ -476,19 +484,19 @@ STATEMENTS = {
 }
 
 
-@pytest.mark.parametrize(("said", "passed_on"), MESSAGES.items())
-def test_messages_hold_no_values_and_no_paths(said: str, passed_on: str) -> None:
-    assert cleaned(said) == cleaned(said, of_statement=True) == passed_on
+@pytest.mark.parametrize(("message", "passed_on"), MESSAGES.items())
+def test_redact_message_removes_values_and_paths(message: str, passed_on: str) -> None:
+    assert redact_message(message) == redact_message(message, before_execution=True) == passed_on
 
 
-@pytest.mark.parametrize(("said", "passed_on"), STATEMENTS.items())
-def test_messages_of_a_statement_are_passed_on_only_while_no_row_was_read(said: str, passed_on: str) -> None:
-    assert cleaned(said, of_statement=True) == passed_on
-    assert "secret" not in cleaned(said)
+@pytest.mark.parametrize(("message", "passed_on"), STATEMENTS.items())
+def test_redact_message_keeps_statement_errors_before_execution_only(message: str, passed_on: str) -> None:
+    assert redact_message(message, before_execution=True) == passed_on
+    assert "secret" not in redact_message(message)
 
 
-def test_a_long_message_is_cut() -> None:
-    assert len(cleaned("Binder Error: " + "x" * 10_000, of_statement=True)) == 500
+def test_redact_message_truncates_long_text() -> None:
+    assert len(redact_message("Binder Error: " + "x" * 10_000, before_execution=True)) == 500
 
 
 TELLING = [
@@ -501,22 +509,22 @@ TELLING = [
 
 
 @pytest.mark.parametrize("value", TELLING)
-def test_a_value_that_does_not_fit_is_not_told(sandbox: Sandbox, finance: Relation, value: str) -> None:
+def test_run_conversion_error_hides_value(sandbox: Sandbox, finance: Relation, value: str) -> None:
     try:
         ask(sandbox, f"SELECT {value} AS v FROM finance.tx WHERE id > 2", {"finance.tx": finance})
-    except PenstockError as refusal:
-        assert refusal.reason == "query_failed"  # noqa: PT017
-        assert not any(word in refusal.message for word in ("three", "3", "300", "400"))  # noqa: PT017
+    except PenstockError as error:
+        assert error.reason == "query_failed"  # noqa: PT017
+        assert not any(word in error.message for word in ("three", "3", "300", "400"))  # noqa: PT017
 
 
-def test_what_is_wrong_with_a_statement_is_told_in_duckdbs_words(sandbox: Sandbox, finance: Relation) -> None:
+def test_binder_error_keeps_duckdb_message(sandbox: Sandbox, finance: Relation) -> None:
     for sql, words in {"SELECT nope FROM finance.tx": '"nope" not found', "SELECT nope(1)": "name nope"}.items():
         assert words in refused(lambda sql=sql: ask(sandbox, sql, {"finance.tx": finance})).message  # type: ignore[misc]
 
 
-def test_a_whole_number_that_arrow_cannot_hold_is_told(sandbox: Sandbox) -> None:
-    refusal = refused(lambda: ask(sandbox, "SELECT 170141183460469231731687303715884105727::HUGEINT AS n", {}))
-    assert "more than 38 digits" in refusal.message
+def test_integer_over_38_digits_is_reported(sandbox: Sandbox) -> None:
+    raised = refused(lambda: ask(sandbox, "SELECT 170141183460469231731687303715884105727::HUGEINT AS n", {}))
+    assert "more than 38 digits" in raised.message
 
 
 # A child is not trusted
@@ -535,7 +543,7 @@ def packed(table: pa.Table) -> bytes:
 
 
 def wild() -> bytes:
-    """A text that ends far outside of its buffer; only a look at every offset finds it."""
+    """Return a text column with an offset outside of its buffer, which only a full validation finds."""
     offsets = pa.array([0, 1 << 30, 1], pa.int32()).buffers()[1]
     column = pa.Array.from_buffers(pa.string(), 2, [None, offsets, pa.py_buffer(b"x")])
     return bytes(pa.record_batch([column], names=["c"]).serialize())
@@ -570,30 +578,30 @@ LIES: dict[str, tuple[bytes, str]] = {
 }
 
 
-@pytest.mark.parametrize(("says", "reason"), LIES.values(), ids=LIES.keys())
-def test_a_child_that_lies_is_not_believed(says: bytes, reason: str) -> None:
+@pytest.mark.parametrize(("sends", "reason"), LIES.values(), ids=LIES.keys())
+def test_invalid_response_of_process_is_rejected(sends: bytes, reason: str) -> None:
     ours, theirs = socket.socketpair()
     ended, tell = os.pipe()
     killed = threading.Event()
     with ours, theirs, os.fdopen(ended, "rb", 0), os.fdopen(tell, "wb", 0) as telling:
         telling.write(b"0")
-        theirs.sendall(says)
+        theirs.sendall(sends)
         theirs.shutdown(socket.SHUT_WR)
-        cell = Cell(FEW, Line(ours, MAX_TOLD), ended, killed.set)
-        refusal = refused(lambda: cell.run().table())
-    assert (refusal.kind, refusal.reason) == ("Invalid", reason)
-    assert killed.is_set() == (b"forged" not in says)  # a refusal in the right form is no lie
+        cell = QueryProcess(FEW, Channel(ours, MAX_RESPONSE_BYTES), ended, killed.set)
+        raised = refused(lambda: cell.run().table())
+    assert (raised.kind, raised.reason) == ("Invalid", reason)
+    assert killed.is_set() == (b"forged" not in sends)  # a refusal in the right form is no lie
 
 
-def test_an_answer_is_what_the_wire_says() -> None:
+def test_valid_response_of_process_is_accepted() -> None:
     ours, theirs = socket.socketpair()
     batch = pa.record_batch([["x", None]], schema=TEXTS)
     with ours, theirs:
-        line = Line(theirs, MAX_TOLD)
+        line = Channel(theirs, MAX_RESPONSE_BYTES)
         for message in (TEXTS.serialize(), batch.serialize()):
-            line.send(Kind.ARROW, message)
-        line.say(Kind.DONE)
-        rows: Rows = Cell(TIGHT, Line(ours, MAX_TOLD), -1, lambda: None).run()
+            line.send(MessageType.ARROW, message)
+        line.send_message(MessageType.DONE)
+        rows: ResultStream = QueryProcess(TIGHT, Channel(ours, MAX_RESPONSE_BYTES), -1, lambda: None).run()
         assert rows.schema == TEXTS
         assert list(rows) == [batch]
 
@@ -601,50 +609,50 @@ def test_an_answer_is_what_the_wire_says() -> None:
 # Processes
 
 
-def test_a_nursery_that_is_killed_is_replaced(data: str, finance: Relation) -> None:
-    for sandbox in closing(Sandbox(data, ready=1)):
+def test_killed_fork_server_is_restarted(data: str, finance: Relation) -> None:
+    for sandbox in closing(Sandbox(data, ready_processes=1)):
         assert ask(sandbox, "SELECT 1 AS n", {}).to_pydict() == {"n": [1]}
-        nursery = nursery_of(sandbox)
-        children = children_of(nursery)
-        with sandbox.cell() as cell:
+        fork_server = fork_server_of(sandbox)
+        children = children_of(fork_server)
+        with sandbox.process() as cell:
             cell.parse("SELECT count(*) FROM range(100000000000) t(i) WHERE i % 3 = 4")
             cell.bind({})
-            os.kill(nursery, signal.SIGKILL)
-            refusal = refused(lambda cell=cell: cell.run())  # type: ignore[misc]
-            assert (refusal.kind, refusal.reason) == ("Unavailable", "query_interrupted")
+            os.kill(fork_server, signal.SIGKILL)
+            raised = refused(lambda cell=cell: cell.run())  # type: ignore[misc]
+            assert (raised.kind, raised.reason) == ("Unavailable", "query_interrupted")
         assert all(map(gone, children))
         assert ask(sandbox, "SELECT 2 AS n", {}).to_pydict() == {"n": [2]}
-        assert nursery_of(sandbox) != nursery
+        assert fork_server_of(sandbox) != fork_server
 
 
-def test_a_child_that_somebody_kills_is_not_the_callers_fault(data: str) -> None:
-    for sandbox in closing(Sandbox(data, ready=1)):
-        with sandbox.cell() as cell:
+def test_externally_killed_process_raises_unavailable(data: str) -> None:
+    for sandbox in closing(Sandbox(data, ready_processes=1)):
+        with sandbox.process() as cell:
             cell.parse("SELECT count(*) FROM range(100000000000) t(i) WHERE i % 3 = 4")
             cell.bind({})
-            for child in children_of(nursery_of(sandbox)):
+            for child in children_of(fork_server_of(sandbox)):
                 os.kill(child, signal.SIGKILL)
-            refusal = refused(lambda cell=cell: cell.run())  # type: ignore[misc]
-        assert (refusal.kind, refusal.reason) == ("Unavailable", "query_interrupted")
+            raised = refused(lambda cell=cell: cell.run())  # type: ignore[misc]
+        assert (raised.kind, raised.reason) == ("Unavailable", "query_interrupted")
 
 
 _SERVICE = """
 import sys
-from penstock.service.sandbox import Sandbox
+from penstock.service.queries.sandbox import Sandbox
 sandbox = Sandbox(sys.argv[1])
-with sandbox.cell() as cell:
-    cell.parse("SELECT count(*) FROM range(100000000000) t(i) WHERE i % 3 = 4")
-    cell.bind({})
-    print(sandbox._nursery._process.pid, flush=True)
-    cell.run()
+with sandbox.process() as process:
+    process.parse("SELECT count(*) FROM range(100000000000) t(i) WHERE i % 3 = 4")
+    process.bind({})
+    print(sandbox._fork_server._process.pid, flush=True)
+    process.run()
 """
 
 
-def test_a_killed_service_leaves_nothing_behind(data: str) -> None:
+def test_killed_service_leaves_no_processes(data: str) -> None:
     with subprocess.Popen([sys.executable, "-c", _SERVICE, data], stdout=subprocess.PIPE, text=True) as service:
         assert service.stdout is not None
-        nursery = int(service.stdout.readline())
-        processes = [nursery, *children_of(nursery)]
+        fork_server = int(service.stdout.readline())
+        processes = [fork_server, *children_of(fork_server)]
         assert len(processes) > 1
         ends = [os.pidfd_open(process) for process in processes]
         service.kill()
@@ -653,38 +661,38 @@ def test_a_killed_service_leaves_nothing_behind(data: str) -> None:
         os.close(end)
 
 
-def test_a_closed_sandbox_has_no_processes_and_takes_no_queries(data: str) -> None:
+def test_closed_sandbox_has_no_processes_and_rejects_queries(data: str) -> None:
     sandbox = Sandbox(data)
     sandbox.close()  # nothing was started
     sandbox = Sandbox(data)
     ask(sandbox, "SELECT 1", {})
-    nursery = nursery_of(sandbox)
-    processes = [nursery, *children_of(nursery)]
+    fork_server = fork_server_of(sandbox)
+    processes = [fork_server, *children_of(fork_server)]
     sandbox.close()
     assert all(map(gone, processes))
     with pytest.raises(Unavailable):
         ask(sandbox, "SELECT 1", {})
 
 
-def test_a_child_has_no_rights_and_no_secrets(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_has_no_privileges_and_no_secrets(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_JWT_SECRET", "do not tell")
-    for sandbox in closing(Sandbox(data, ready=1)):
-        with sandbox.cell() as cell:
+    for sandbox in closing(Sandbox(data, ready_processes=1)):
+        with sandbox.process() as cell:
             cell.parse("SELECT 1")
-            nursery = nursery_of(sandbox)
-            assert status(nursery, "Threads") == "1"
-            for process in [nursery, *children_of(nursery)]:
+            fork_server = fork_server_of(sandbox)
+            assert status(fork_server, "Threads") == "1"
+            for process in [fork_server, *children_of(fork_server)]:
                 assert b"do not tell" not in Path(f"/proc/{process}/environ").read_bytes()
                 while not os.readlink(f"/proc/{process}/cwd").endswith(" (deleted)"):  # it is being prepared
                     time.sleep(0.01)
             # One that has answered is past its preparations.
-            confined = [p for p in children_of(nursery) if status(p, "NoNewPrivs") == "1"]
+            confined = [p for p in children_of(fork_server) if status(p, "NoNewPrivs") == "1"]
             limits = [Path(f"/proc/{p}/limits").read_text() for p in confined]
             assert any(limit(text, "Max address space") != "unlimited" for text in limits)
             for text in limits:
                 assert limit(text, "Max file size") == "0"
                 assert limit(text, "Max core file size") == "0"
-                assert limit(text, "Max open files") == str(sandbox.limits.files)
+                assert limit(text, "Max open files") == str(sandbox.limits.open_files)
             for child in confined:
                 held = {
                     os.readlink(f"/proc/{child}/fd/{fd}").partition(":")[0] for fd in os.listdir(f"/proc/{child}/fd")
@@ -694,11 +702,11 @@ def test_a_child_has_no_rights_and_no_secrets(data: str, monkeypatch: pytest.Mon
 
 _CHILD = """
 import json, os, socket, sys
-from penstock.service.sandbox.limits import Limits, confine
+from penstock.service.queries.sandbox.limits import QueryLimits, confine
 folder, port = json.loads(sys.argv[1])
 os.chdir(folder)
 before = os.open("..", os.O_PATH)
-confine(Limits(), folder, os.getppid())
+confine(QueryLimits(), folder, os.getppid())
 def fill(): os.write(os.open("new", os.O_CREAT | os.O_WRONLY), b"x")
 def truncate(): os.open("secret.csv", os.O_WRONLY | os.O_TRUNC)
 def connect(): socket.create_connection(("127.0.0.1", port))
@@ -719,7 +727,7 @@ print(json.dumps([done, open("secret.csv").read()]))
 """
 
 
-def test_not_even_code_in_a_child_leaves_its_folder_changes_a_file_or_opens_a_connection(tmp_path: Path) -> None:
+def test_python_code_in_process_cannot_read_write_or_connect(tmp_path: Path) -> None:
     if landlock.version() < 6:
         not_tested("code in a child was not tried", "the kernel has no Landlock, or an old one")
     folder, catalog = tmp_path / "data", tmp_path / "catalog.db"
@@ -730,28 +738,28 @@ def test_not_even_code_in_a_child_leaves_its_folder_changes_a_file_or_opens_a_co
     before = contents(folder)
     with socket.create_server(("127.0.0.1", 0)) as server:
         task = json.dumps([str(folder), server.getsockname()[1]])
-        told = subprocess.run([sys.executable, "-c", _CHILD, task], capture_output=True, text=True, timeout=60)
-    assert json.loads(told.stdout or told.stderr) == [[], "a\n42\n"]
+        response = subprocess.run([sys.executable, "-c", _CHILD, task], capture_output=True, text=True, timeout=60)
+    assert json.loads(response.stdout or response.stderr) == [[], "a\n42\n"]
     assert contents(folder) == before
 
 
-def test_a_file_elsewhere_is_not_read_whoever_names_it(tmp_path: Path, finance: Relation) -> None:
+def test_file_outside_data_folder_is_not_readable(tmp_path: Path, finance: Relation) -> None:
     if landlock.version() < 1:
         not_tested("a file elsewhere was not read", "the kernel has no Landlock")
     for sandbox in closing(Sandbox(str(tmp_path / "not there yet"))):
-        refusal = refused(lambda box=sandbox: ask(box, "SELECT * FROM finance.tx", {"finance.tx": finance}))  # type: ignore[misc]
-        assert (refusal.kind, refusal.reason) == ("Unavailable", "file_unreadable")
+        raised = refused(lambda box=sandbox: ask(box, "SELECT * FROM finance.tx", {"finance.tx": finance}))  # type: ignore[misc]
+        assert (raised.kind, raised.reason) == ("Unavailable", "file_unreadable")
         here = tmp_path / "not there yet" / "rows.parquet"
         pq.write_table(ROWS, here)
-        there = Relation(ROWS.schema, [File(str(here), ROWS.num_rows)])
+        there = Relation(ROWS.schema, [RelationFile(str(here), ROWS.num_rows)])
         assert ask(sandbox, "SELECT id FROM finance.tx", {"finance.tx": there}).num_rows == ROWS.num_rows
 
 
 _DOORLESS = """
 import json, sys
-from penstock.service.sandbox.cell import _connected
-from penstock.service.sandbox.limits import Limits
-db = _connected(Limits())
+from penstock.service.queries.sandbox.worker import _connect
+from penstock.service.queries.sandbox.limits import QueryLimits
+db = _connect(QueryLimits())
 done = []
 for sql in json.loads(sys.stdin.read()):
     try:
@@ -763,20 +771,20 @@ print(json.dumps(done))
 """
 
 
-def test_duckdb_itself_reads_and_writes_no_file_if_the_door_were_open(folder: Path) -> None:
+def test_duckdb_without_sql_analysis_cannot_access_files(folder: Path) -> None:
     words = ("{folder}", "/etc/passwd", "INSTALL", "LOAD", "SET ", "PRAGMA threads")
     tried = [attack.sql.replace("{folder}", str(folder)) for attack in ATTACKS if any(w in attack.sql for w in words)]
     tried = [sql for sql in tried if not sql.startswith("SET VARIABLE")]
     assert len(tried) > 60
     before = contents(folder)
-    told = subprocess.run(
+    response = subprocess.run(
         [sys.executable, "-c", _DOORLESS], input=json.dumps(tried), capture_output=True, text=True, timeout=60
     )
-    assert json.loads(told.stdout or told.stderr) == []
+    assert json.loads(response.stdout or response.stderr) == []
     assert contents(folder) == before
 
 
-def test_many_threads_share_a_sandbox(sandbox: Sandbox, finance: Relation) -> None:
+def test_sandbox_is_thread_safe(sandbox: Sandbox, finance: Relation) -> None:
     def one(n: int) -> list[int]:
         sql = "SELECT id + $n AS n FROM finance.tx ORDER BY 1"
         return ask(sandbox, sql, {"finance.tx": finance}, n=n).column("n").to_pylist()  # type: ignore[no-any-return]
@@ -785,53 +793,16 @@ def test_many_threads_share_a_sandbox(sandbox: Sandbox, finance: Relation) -> No
         assert list(pool.map(one, range(24))) == [[n + 1, n + 2, n + 3, n + 4] for n in range(24)]
 
 
-def test_queries_wait_for_a_place(data: str) -> None:
-    for sandbox in closing(Sandbox(data, Limits(seconds=0.2), at_once=1)):
-        with sandbox.cell(), pytest.raises(Unavailable) as caught, sandbox.cell():
-            raise AssertionError("there was no place")
-        assert caught.value.reason == "queries_busy"
+def test_admission_waits_for_running_query(data: str) -> None:
+    for sandbox in closing(Sandbox(data, QueryLimits(seconds=0.2), max_running=1)):
+        with sandbox.process(), pytest.raises(Unavailable) as caught, sandbox.process():
+            raise AssertionError("a second query runs")
+        assert caught.value.reason == "server_busy"
 
 
-def test_one_tenant_leaves_places_for_others() -> None:
-    places = Places(at_once=4, waiting=4)
-    with ExitStack() as running, ThreadPoolExecutor(8) as pool:
-        for _ in range(3):
-            running.enter_context(places.one("a", 0.01))
-        with pytest.raises(Unavailable, match="too many"), places.one("a", 0.01):
-            raise AssertionError("it has its share of those that run")
-        with places.one("b", 0.01):
-            pass
-        done = threading.Event()
-
-        def wait() -> None:
-            with places.one("a", 60):
-                done.wait(60)
-
-        waiting = [pool.submit(wait) for _ in range(3)]
-        while places._there["a"] < 6:
-            done.wait(0.001)
-        with pytest.raises(Unavailable, match="too many"), places.one("a", 60):
-            raise AssertionError("it has its share of those that wait")
-        with places.one("b", 0.01), pytest.raises(Unavailable), places.one("c", 0.01):
-            raise AssertionError("all places are taken")
-        done.set()
-        running.close()
-        for one in waiting:
-            one.result(60)
-    with ExitStack() as again:
-        for tenant in "aaab":
-            again.enter_context(places.one(tenant, 0.01))
-
-
-def test_few_places_may_all_be_one_tenants() -> None:
-    places = Places(at_once=2, waiting=0)
-    with places.one("a", 0.01), places.one("a", 0.01), pytest.raises(Unavailable), places.one("b", 0.01):
-        raise AssertionError("there was no place")
-
-
-def nursery_of(sandbox: Sandbox) -> int:
-    assert sandbox._nursery is not None
-    return sandbox._nursery._process.pid
+def fork_server_of(sandbox: Sandbox) -> int:
+    assert sandbox._fork_server is not None
+    return sandbox._fork_server._process.pid
 
 
 def children_of(process: int) -> list[int]:
@@ -839,7 +810,7 @@ def children_of(process: int) -> list[int]:
 
 
 def gone(process: int) -> bool:
-    """Does it end, within a long time?"""
+    """Return whether the process ends within a long time."""
     try:
         end = os.pidfd_open(process)
     except ProcessLookupError:

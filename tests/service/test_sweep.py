@@ -1,18 +1,20 @@
-"""The most dangerous command removes what nothing needs, and nothing else."""
+"""Sweeps delete the files that no retained version needs, and no other files."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from sqlalchemy import select
 
 from penstock.catalog import tables
-from penstock.catalog.database import mine
+from penstock.catalog.tenant_guard import tenant_filter
+from penstock.core.caller import caller_from_claims
 from penstock.errors import Conflict, Forbidden, Invalid, NotFound
 from penstock.lake import Dataset, Lake
-from penstock.service.datasets.sweep import Keep, Swept, sweep
-from workspaces import Place
+from penstock.service.datasets.sweep import RetentionPolicy, SweepReport, sweep, sweep_tenant
+from support.workspaces import WorkspaceFixture
 
 DAY = timedelta(days=1)
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -27,8 +29,8 @@ class Clock:
 
 @pytest.fixture
 def clock(lake: Lake) -> Clock:
-    lake.workspace.db.clock = Clock()
-    return lake.workspace.db.clock
+    lake._workspace.db.clock = Clock()
+    return lake._workspace.db.clock
 
 
 @pytest.fixture
@@ -41,8 +43,8 @@ def daily(lake: Lake, clock: Clock) -> Dataset:
     return ds
 
 
-def run(lake: Lake, **keep: Any) -> Swept:
-    return sweep(lake.workspace, lake.caller, Keep(**keep), really=True)
+def run(lake: Lake, **keep: Any) -> SweepReport:
+    return sweep(lake._workspace, lake.caller, RetentionPolicy(**keep), execute=True)
 
 
 def readable(ds: Dataset) -> list[int]:
@@ -56,7 +58,7 @@ def readable(ds: Dataset) -> list[int]:
     return found
 
 
-def test_every_version_is_kept_unless_told(lake: Lake, daily: Dataset, clock: Clock) -> None:
+def test_sweep_without_policy_retains_all_versions(lake: Lake, daily: Dataset, clock: Clock) -> None:
     clock.now += 1000 * DAY
     swept = run(lake)
     assert (swept.files, swept.versions) == (0, 0)
@@ -75,15 +77,15 @@ def test_every_version_is_kept_unless_told(lake: Lake, daily: Dataset, clock: Cl
         (100, {"days": 0}, [5]),
         (100, {"days": 1, "versions": 3}, [3, 4, 5]),
         (0.5, {"days": 3, "versions": 1}, [2, 3, 4, 5]),
-        (0, {"versions": 1}, [4, 5]),  # version 4 was the newest a moment ago: somebody may be reading it
+        (0, {"versions": 1}, [4, 5]),  # version 4 was the newest within the grace period
         (0, {"versions": 1, "grace": timedelta(0)}, [5]),
     ],
 )
-def test_what_is_retained(
+def test_sweep_retains_versions_of_policy(
     lake: Lake, daily: Dataset, clock: Clock, days_later: float, keep: dict[str, Any], left: list[int]
 ) -> None:
     clock.now += days_later * DAY
-    trial = sweep(lake.workspace, lake.caller, Keep(**keep))
+    trial = sweep(lake._workspace, lake.caller, RetentionPolicy(**keep))
     assert readable(daily) == [1, 2, 3, 4, 5], "a dry run touches nothing"
     swept = run(lake, **keep)
     assert readable(daily) == left
@@ -92,12 +94,12 @@ def test_what_is_retained(
     assert run(lake, **keep).files == 0, "a second sweep finds nothing"
 
 
-def test_a_swept_version_is_history_that_cannot_be_read(lake: Lake, daily: Dataset, clock: Clock) -> None:
+def test_swept_version_stays_in_history_but_is_unreadable(lake: Lake, daily: Dataset, clock: Clock) -> None:
     clock.now += 10 * DAY
     run(lake, versions=1)
-    with pytest.raises(NotFound, match="swept") as refusal:
+    with pytest.raises(NotFound, match="swept") as caught:
         daily.at(2)
-    assert refusal.value.context["actual_version"] == 5
+    assert caught.value.context["actual_version"] == 5
     with pytest.raises(NotFound):
         daily.at(time=START + DAY)
     assert [v.swept for v in daily.history()] == [False, True, True, True, True]
@@ -105,7 +107,7 @@ def test_a_swept_version_is_history_that_cannot_be_read(lake: Lake, daily: Datas
     assert daily.to_arrow()["id"].to_pylist() == [5, 6]
 
 
-def test_files_that_later_versions_share_stay(lake: Lake, clock: Clock) -> None:
+def test_sweep_keeps_files_shared_with_later_versions(lake: Lake, clock: Clock) -> None:
     ds = lake.create("demo.shared", {"id": [1]})
     for i in (2, 3):
         clock.now += DAY
@@ -116,7 +118,7 @@ def test_files_that_later_versions_share_stay(lake: Lake, clock: Clock) -> None:
     assert ds.to_arrow()["id"].to_pylist() == [1, 2, 3]
 
 
-def test_dropped_datasets_go_when_their_days_are_over(lake: Lake, daily: Dataset, clock: Clock) -> None:
+def test_sweep_removes_dropped_datasets_after_retention(lake: Lake, daily: Dataset, clock: Clock) -> None:
     daily.drop()
     clock.now += 5 * DAY
     assert run(lake, days=10).files == 0
@@ -126,33 +128,33 @@ def test_dropped_datasets_go_when_their_days_are_over(lake: Lake, daily: Dataset
     assert run(lake, days=10).files == 0
 
 
-def test_what_penstock_did_not_write_is_left_alone(embedded: Place) -> None:
-    with embedded.open() as lake:
+def test_sweep_ignores_files_of_other_programs(sqlite_workspace: WorkspaceFixture) -> None:
+    with sqlite_workspace.open() as lake:
         ds = lake.create("demo.numbers", {"id": [1]})
-        folder = Path(embedded.folder) / ds.now().snapshot.location
+        folder = Path(sqlite_workspace.folder) / ds.current().snapshot.location
         strangers = [folder / name for name in ("_SUCCESS", "notes.txt", "part-0.parquet", ".hidden", "x.parquet")]
-        for stranger in strangers:
-            stranger.write_bytes(b"mine")
-        lake.workspace.db.clock = lambda: datetime.now(UTC) + 5 * DAY
+        for other_lake in strangers:
+            other_lake.write_bytes(b"mine")
+        lake._workspace.db.clock = lambda: datetime.now(UTC) + 5 * DAY
         assert run(lake, days=0, versions=1).files == 0
-        assert all(stranger.exists() for stranger in strangers)
+        assert all(other_lake.exists() for other_lake in strangers)
 
 
-def test_files_of_another_catalog_are_left_alone(tmp_path: Path) -> None:
-    """The workspace moved to another database; a sweep that does not know of it must not clean up after it."""
-    here = Place.make(tmp_path / "w", None)
-    there = Place(here.folder, f"sqlite:///{tmp_path}/other.db")
-    Place.make(tmp_path / "w", there.url)
+def test_sweep_ignores_files_of_other_catalogs(tmp_path: Path) -> None:
+    """A workspace has moved to another database: a sweep by the old catalog must not delete its files."""
+    here = WorkspaceFixture.make(tmp_path / "w", None)
+    there = WorkspaceFixture(here.folder, f"sqlite:///{tmp_path}/other.db")
+    WorkspaceFixture.make(tmp_path / "w", there.url)
     with there.open() as lake:
         ds = lake.create("demo.numbers", {"id": [1]})
         with here.open() as mistaken:
-            mistaken.workspace.db.clock = lambda: datetime.now(UTC) + 5 * DAY
+            mistaken._workspace.db.clock = lambda: datetime.now(UTC) + 5 * DAY
             swept = run(mistaken, days=0, versions=1)
         assert (swept.files, swept.unknown) == (0, 1)
         assert ds.to_arrow().num_rows == 1
 
 
-def test_a_version_that_was_swept_meanwhile_is_told_not_read_in_part(lake: Lake, daily: Dataset, clock: Clock) -> None:
+def test_read_of_swept_version_raises_not_found(lake: Lake, daily: Dataset, clock: Clock) -> None:
     held = daily.at(1)
     clock.now += 10 * DAY
     run(lake, versions=1)
@@ -162,40 +164,74 @@ def test_a_version_that_was_swept_meanwhile_is_told_not_read_in_part(lake: Lake,
         daily.overwrite({"id": [1]}, expect=1)
 
 
-def test_a_query_that_was_asked_before_is_told_that_its_version_was_swept(
-    lake: Lake, daily: Dataset, clock: Clock
-) -> None:
+def test_cached_query_of_swept_version_raises_not_found(lake: Lake, daily: Dataset, clock: Clock) -> None:
     query = lake.register("ids", "SELECT id FROM demo.daily WHERE id < $below", [{"name": "id", "type": "number"}],
                           [{"name": "below", "type": "number"}])  # fmt: skip
     pinned = query.at({"demo.daily": 2})
     assert pinned.run(below=10).to_arrow()["id"].to_pylist() == [2]
     clock.now += DAY
     run(lake, versions=1)
-    with pytest.raises(NotFound, match=r"version 2 of demo\.daily was swept"):
+    with pytest.raises(NotFound, match=r"Version 2 of demo\.daily was swept"):
         pinned.run(below=11)
     assert query.run(below=11).to_arrow()["id"].to_pylist() == [5]
 
 
-def test_a_sweep_is_audited_and_counted_once(lake: Lake, clock: Clock) -> None:
+def test_sweep_is_audited_once(lake: Lake, clock: Clock) -> None:
     ds = lake.create("demo.shared", {"id": [1]})
     clock.now += DAY
     ds.append({"id": [2]})
     clock.now += DAY
-    assert sweep(lake.workspace, lake.caller, Keep(versions=1)).versions == 1
+    assert sweep(lake._workspace, lake.caller, RetentionPolicy(versions=1)).versions == 1
     assert run(lake, versions=1).versions == 1
-    assert sweep(lake.workspace, lake.caller, Keep(versions=1)).versions == 0
-    with lake.workspace.db.read(lake.caller) as tx:
-        actions = [row.action for row in tx.all(select(tables.audit.c.action).where(mine(tables.audit)))]
+    assert sweep(lake._workspace, lake.caller, RetentionPolicy(versions=1)).versions == 0
+    with lake._workspace.db.read(lake.caller) as tx:
+        actions = [row.action for row in tx.all(select(tables.audit.c.action).where(tenant_filter(tables.audit)))]
     assert actions.count("sweep") == 1
 
 
-def test_only_admins_sweep_and_odd_retentions_are_refused(lake: Lake) -> None:
+def test_sweep_requires_admin_and_valid_policy(lake: Lake) -> None:
     from dataclasses import replace
 
     from penstock.core.caller import Role
 
     with pytest.raises(Forbidden):
-        sweep(lake.workspace, replace(lake.caller, role=Role.DEVELOPER), Keep())
-    for odd in ({"versions": 0}, {"days": -1}):
+        sweep(lake._workspace, replace(lake.caller, role=Role.DEVELOPER), RetentionPolicy())
+    for invalid in ({"versions": 0}, {"days": -1}):
         with pytest.raises(Invalid):
-            Keep(**odd)  # type: ignore[arg-type]
+            RetentionPolicy(**invalid)  # type: ignore[arg-type]
+
+
+def test_sweep_tenant_by_local_caller_sweeps_other_tenant(lake: Lake, other_tenant: Lake, clock: Clock) -> None:
+    other_tenant._workspace.db.clock = clock
+    ds = other_tenant.create("demo.theirs", {"id": [1]})
+    ds.overwrite({"id": [2]})
+    clock.now += 10 * DAY
+    tenant, policy = other_tenant.caller.tenant, RetentionPolicy(versions=1)
+    assert sweep(lake._workspace, lake.caller, policy).files == 0
+    assert sweep_tenant(lake._workspace, lake.caller, tenant, policy).files == 1
+    assert sweep_tenant(lake._workspace, lake.caller, tenant, policy, execute=True).files == 1
+    assert ds.to_arrow()["id"].to_pylist() == [2]
+    with pytest.raises(NotFound, match="swept"):
+        ds.at(1)
+
+
+def test_sweep_tenant_by_token_caller_is_forbidden(lake: Lake, other_tenant: Lake) -> None:
+    other_tenant.create("demo.theirs", {"id": [1]})
+    admin = caller_from_claims(
+        {
+            "tenant_id": str(lake.caller.tenant),
+            "sub": lake.caller.name,
+            "iss": "local",
+            "roles": ["analytics.admin"],
+        }
+    )
+    with pytest.raises(Forbidden) as caught:
+        sweep_tenant(lake._workspace, admin, other_tenant.caller.tenant, RetentionPolicy())
+    assert caught.value.reason == "operator_required"
+    assert sweep_tenant(lake._workspace, admin, lake.caller.tenant, RetentionPolicy()).files == 0
+
+
+def test_sweep_tenant_of_unknown_tenant_is_not_found(lake: Lake) -> None:
+    with pytest.raises(NotFound) as caught:
+        sweep_tenant(lake._workspace, lake.caller, uuid4(), RetentionPolicy())
+    assert caught.value.reason == "tenant_not_found"

@@ -1,4 +1,4 @@
-"""A real service, a real Chromium, and people of one tenant with their roles in front of it."""
+"""Fixtures of the UI tests: a real service, a real Chromium, and users of one tenant with their roles."""
 
 import os
 import shutil
@@ -23,24 +23,24 @@ SECRET = "a secret of enough bytes, for the pages only"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync"]  # fmt: skip
 PENSTOCK = str(Path(sys.executable).with_name("penstock"))
-HOUR, LEEWAY = timedelta(hours=1), timedelta(seconds=30)  # the service has patience with clocks
+HOUR, LEEWAY = timedelta(hours=1), timedelta(seconds=30)  # the clock leeway of the service
 WIDE, NARROW = 1280, 390
-LOOK = 150  # milliseconds
+CHECK_MILLISECONDS = 150
 WIDTH = """
-let wider = 0;  // for so many looks: what only moves past the edge is not meant
+let wider = 0;  // number of checks in a row: a moving element may be wider for a moment
 setInterval(() => {
-  const {scrollWidth, clientWidth} = document.documentElement ?? {};  // none yet while a page begins
+  const {scrollWidth, clientWidth} = document.documentElement ?? {};  // missing while a page starts to load
   wider = scrollWidth > clientWidth && location.pathname.startsWith("/ui") ? wider + 1 : 0;
   if (wider === 2) console.error(`${location.href} is ${scrollWidth - clientWidth} pixels wider than the screen`);
-}, LOOK);
-""".replace("LOOK", str(LOOK))
+}, INTERVAL);
+""".replace("INTERVAL", str(CHECK_MILLISECONDS))
 
 
 def token(tenant: UUID, role: Role = Role.ADMIN, user: str = "ada", *, seconds: float = 3_600) -> str:
-    """It is taken for so many seconds: it has expired before, and clocks may differ a little."""
-    begun = datetime.now(UTC) - HOUR
+    """Mint a token that the service accepts for a number of seconds."""
+    issued_at = datetime.now(UTC) - HOUR
     ttl = HOUR + timedelta(seconds=seconds) - LEEWAY
-    return mint(SECRET, tenant=tenant, user=user, roles=[role.wire], ttl=ttl, now=begun)
+    return mint(SECRET, tenant=tenant, user=user, roles=[role.claim], ttl=ttl, now=issued_at)
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,14 @@ class Service:
 
 
 def serve(folder: Path, *args: str, command: Sequence[str] = (PENSTOCK,)) -> Iterator[Service]:
-    """`penstock serve`, until it is not needed any more; in the words of `command`."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PENSTOCK_", "PYTEST_"))}
+    """Run `penstock serve` until the generator is closed. `command` starts Penstock."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PENSTOCK_", "PYTEST_"))}
     with (
         (folder / "log").open("w") as log,
         subprocess.Popen(
             [*command, "serve", "--workspace", str(folder / "lake"), "--http-port", "0", "--no-flight", *args],
             cwd=folder,
-            env={**kept, "PENSTOCK_DURABLE": "no", "PENSTOCK_JWT_SECRET": SECRET},
+            env={**environment, "PENSTOCK_DURABLE": "no", "PENSTOCK_JWT_SECRET": SECRET},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -76,14 +76,14 @@ def serve(folder: Path, *args: str, command: Sequence[str] = (PENSTOCK,)) -> Ite
             yield Service(line.split()[3].rstrip(";"), process)
         finally:
             process.terminate()
-    told = (folder / "log").read_text()
-    assert "a bug in" not in told, told[-4000:]
-    assert "Traceback" not in told, told[-4000:]
+    output = (folder / "log").read_text()
+    assert "Unexpected error in" not in output, output[-4000:]
+    assert "Traceback" not in output, output[-4000:]
 
 
 @pytest.fixture(scope="session")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """One for all tests: each has a tenant of its own."""
+    """Start one service for all tests. Each test has its own tenant."""
     folder = tmp_path_factory.mktemp("service")
     subprocess.run([PENSTOCK, "init", "--workspace", str(folder / "lake")], check=True)
     yield from serve(folder)
@@ -96,48 +96,50 @@ def tenant() -> UUID:
 
 @pytest.fixture
 def rest(service: Service, tenant: UUID) -> Iterator[httpx.Client]:
-    """The API as an admin of the test's tenant uses it: for what must be there before, and to see what came of it."""
+    """Return an API client of an admin, to prepare data and to check results."""
     with service.rest(tenant) as client:
         yield client
 
 
-@pytest.fixture(scope="module")  # not longer: while Playwright runs, nothing else can have an event loop in this thread
+@pytest.fixture(scope="module")  # not session: while Playwright runs, this thread cannot have another event loop
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    found = shutil.which("chromium")
-    if found is None:
+    executable = shutil.which("chromium")
+    if executable is None:
         not_tested("no page was opened", "Chromium is not installed (apt-get install chromium)")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=FLAGS)
+        browser = playwright.chromium.launch(executable_path=executable, args=FLAGS)
         yield browser
         browser.close()
 
 
-class Watch:
-    """What must not happen while a page is open, whatever is done with it."""
+class PageMonitor:
+    """Records errors, failed requests and unexpected dialogs of all pages of a browser context."""
 
     def __init__(self, context: BrowserContext, address: str) -> None:
         self._address = address
         self.seen: list[str] = []
-        self.expected: list[str] = []  # pieces of what a test provokes on purpose
-        context.on("console", lambda message: self._note(message.type in ("error", "warning"), message.text))
-        context.on("weberror", lambda error: self._note(True, str(error.error)))
-        context.on("request", lambda request: self._note(self._is_foreign(request.url), f"foreign: {request.url}"))
-        context.on("response", lambda answer: self._note(answer.status >= 400, f"{answer.status}: {answer.url}"))
-        context.on("requestfailed", lambda request: self._note(_is_failure(request), f"failed: {request.url}"))
-        context.on("dialog", self._answer)
+        self.expected: list[str] = []  # parts of messages that a test provokes on purpose
+        context.on("console", lambda message: self._record(message.type in ("error", "warning"), message.text))
+        context.on("weberror", lambda error: self._record(True, str(error.error)))
+        context.on("request", lambda request: self._record(self._is_foreign(request.url), f"foreign: {request.url}"))
+        context.on(
+            "response", lambda response: self._record(response.status >= 400, f"{response.status}: {response.url}")
+        )
+        context.on("requestfailed", lambda request: self._record(_is_failure(request), f"failed: {request.url}"))
+        context.on("dialog", self._handle_dialog)
 
-    def assert_nothing(self) -> None:
-        wrong = [each for each in self.seen if not any(piece in each for piece in self.expected)]
-        assert not wrong, wrong
+    def assert_no_errors(self) -> None:
+        unexpected = [message for message in self.seen if not any(part in message for part in self.expected)]
+        assert not unexpected, unexpected
 
-    def _answer(self, dialog: Dialog) -> None:
-        """The browser asks something. A test that provokes it answers itself."""
+    def _handle_dialog(self, dialog: Dialog) -> None:
+        """Accept and record an unexpected dialog. A test that provokes a dialog handles it itself."""
         if dialog.type not in self.expected:
-            self.seen.append(f"asked: {dialog.type} {dialog.message}")
+            self.seen.append(f"dialog: {dialog.type} {dialog.message}")
             dialog.accept()
 
-    def _note(self, is_wrong: bool, text: str) -> None:
-        if is_wrong:
+    def _record(self, is_error: bool, text: str) -> None:
+        if is_error:
             self.seen.append(text)
 
     def _is_foreign(self, url: str) -> bool:
@@ -145,7 +147,7 @@ class Watch:
 
 
 def _is_failure(request: Any) -> bool:
-    return "ERR_ABORTED" not in (request.failure or "")  # a page that is left takes its requests along
+    return "ERR_ABORTED" not in (request.failure or "")  # leaving a page aborts its requests
 
 
 Visit = Callable[..., Page]
@@ -153,11 +155,12 @@ Visit = Callable[..., Page]
 
 @pytest.fixture
 def visit(service: Service, tenant: UUID, chromium: Browser) -> Iterator[Visit]:
-    """Opens a page as somebody: `visit("/schemas", Role.VIEWER, width=NARROW, dark=True)`.
+    """Open a page as a user: `visit("/schemas", Role.VIEWER, width=NARROW, dark=True)`.
 
-    No error in the console, no request that fails or goes elsewhere, nothing that is wider than the screen.
+    After the test, no page may have logged an error, sent a request that failed or went to another host, or been wider
+    than the screen.
     """
-    opened: list[tuple[BrowserContext, Watch, Page]] = []
+    opened: list[tuple[BrowserContext, PageMonitor, Page]] = []
 
     def open_(path: str = "/", role: Role = Role.ADMIN, *, width: int = WIDE, dark: bool = False, user: str = "ada",
               expect: tuple[str, ...] = (), sent: str | None = None) -> Page:  # fmt: skip
@@ -165,11 +168,11 @@ def visit(service: Service, tenant: UUID, chromium: Browser) -> Iterator[Visit]:
             viewport={"width": width, "height": 900}, color_scheme="dark" if dark else "light"
         )
         context.add_init_script(WIDTH)
-        watch = Watch(context, service.address)
-        watch.expected.extend(expect)
+        monitor = PageMonitor(context, service.address)
+        monitor.expected.extend(expect)
         page = context.new_page()
         page.set_default_timeout(15_000)
-        opened.append((context, watch, page))
+        opened.append((context, monitor, page))
         page.goto(f"{service.address}/ui{path}")
         page.get_by_label("Token").fill(sent or token(tenant, role, user))
         page.get_by_role("button", name="Sign in").click()
@@ -178,9 +181,9 @@ def visit(service: Service, tenant: UUID, chromium: Browser) -> Iterator[Visit]:
         return page
 
     yield open_
-    for context, watch, page in opened:
+    for context, monitor, page in opened:
         if not page.is_closed():
             page.wait_for_load_state()
-            page.wait_for_timeout(2.5 * LOOK)
+            page.wait_for_timeout(2.5 * CHECK_MILLISECONDS)
         context.close()
-        watch.assert_nothing()
+        monitor.assert_no_errors()

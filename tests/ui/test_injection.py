@@ -1,4 +1,4 @@
-"""A tenant whose every text is markup: on every page it stays what it is."""
+"""No page renders a user's text as markup, even if every text of the tenant is markup."""
 
 import re
 from typing import Any
@@ -12,13 +12,13 @@ from ui.conftest import NARROW, Service, Visit
 from ui.test_queries import HOSTILE, HOSTILE_NAME
 
 USER = '<img src=x onerror="window.hacked=1">{{7*7}} eve'
-PAGES = (  # and whether they show a text of somebody's
+PAGES = (  # paths, and whether the page shows a text of a user
     ("/", True),
     ("/schemas", True),
     ("/schemas/new", False),
     ("/schemas/{schema}", True),
     ("/schemas/{schema}/edit", True),
-    ("/datasets", False),  # names of datasets are words
+    ("/datasets", False),  # dataset names cannot contain markup
     ("/datasets/shop.odd", True),
     ("/pipelines", True),
     ("/pipelines/new", False),
@@ -29,7 +29,7 @@ PAGES = (  # and whether they show a text of somebody's
     ("/queries/new", False),
     ("/queries/{query}", True),
     ("/queries/{query}/edit", True),
-    ("/schemas/<img src=x onerror=window.hacked=1>", False),  # nothing is there, and that is said
+    ("/schemas/<img src=x onerror=window.hacked=1>", False),  # shows an error
     ("/datasets/<img src=x onerror=window.hacked=1>", False),
     ("/pipelines/<img src=x onerror=window.hacked=1>", False),
     ("/runs/<img src=x onerror=window.hacked=1>", False),
@@ -37,17 +37,17 @@ PAGES = (  # and whether they show a text of somebody's
     ("/queries?words=<img src=x onerror=window.hacked=1>{{{{7*7}}}}&page=<b>&states=<b>", True),
     ("/queries/new?dataset=<img src=x onerror=window.hacked=1>&version=<b>", False),
 )
-DIALOGS = {  # buttons that ask something, with a text of somebody's in the question
+DIALOGS = {  # buttons that open a dialog with a text of a user
     "/schemas/{schema}": ("Delete", "Deprecate"),
     "/schemas/{schema}/edit": ("Edit as JSON",),
-    "/datasets/shop.odd": ("Show the whole value",),
+    "/datasets/shop.odd": ("Show full value",),
     "/pipelines/{pipeline}": ("Delete",),
     "/queries/{query}": ("Delete", "Deprecate"),
 }
-AWAY = re.compile("^(Cancel|Close)$")
-WITHOUT = ("Try rows",)  # tabs that show no text of anybody's
-SHOWN = """place => {
-    const content = document.querySelector(place);
+CLOSE_BUTTON = re.compile("^(Cancel|Close)$")
+TABS_WITHOUT_USER_TEXT = ("Validate rows",)
+SHOWS_USER_TEXT = """selector => {
+    const content = document.querySelector(selector);
     if (!content) return false;
     const written = [...content.querySelectorAll("input, textarea")].map(each => each.value);
     return [content.innerText, ...written].some(each => each.includes("{{7*7}}"));
@@ -59,36 +59,36 @@ NO_MARKUP = """() => [
 ]"""
 
 
-def test_no_text_becomes_markup_on_any_page(visit: Visit, service: Service, tenant: UUID) -> None:
+def test_no_page_renders_user_text_as_markup(visit: Visit, service: Service, tenant: UUID) -> None:
     with service.rest(tenant, user=USER) as rest:
-        ids = _hostile(rest)
-    page = visit("/", user=USER, width=NARROW, dark=True, expect=("404",))  # of schemas that cannot be there
-    for path, is_shown in PAGES:
+        ids = _create_hostile_resources(rest)
+    page = visit("/", user=USER, width=NARROW, dark=True, expect=("404",))  # for schema ids that cannot exist
+    for path, has_user_text in PAGES:
         page.goto(f"{service.address}/ui{path.format(**ids)}")
         if path.startswith("/schemas/<"):
             page.wait_for_load_state()
         else:
             page.get_by_text(f"{USER} · admin").wait_for(state="attached")
             page.get_by_role("main").get_by_role("heading").or_(page.get_by_role("alert")).first.wait_for()
-        if is_shown:
-            page.wait_for_function(SHOWN, arg=".q-page-container")
+        if has_user_text:
+            page.wait_for_function(SHOWS_USER_TEXT, arg=".q-page-container")
         for name in DIALOGS.get(path, ()):
             page.get_by_role("button", name=name, exact=True).or_(page.get_by_title(name)).first.click()
-            page.wait_for_function(SHOWN, arg=".q-dialog")
+            page.wait_for_function(SHOWS_USER_TEXT, arg=".q-dialog")
             assert page.evaluate(NO_MARKUP) == [None, 0, 0], (path, name)
-            page.get_by_role("dialog").get_by_role("button", name=AWAY).click()
+            page.get_by_role("dialog").get_by_role("button", name=CLOSE_BUTTON).click()
             expect(page.get_by_role("dialog")).to_have_count(0)
         for tab in page.get_by_role("tab").all():
             tab.click()
-            if (name := tab.inner_text()) in WITHOUT:
+            if (name := tab.inner_text()) in TABS_WITHOUT_USER_TEXT:
                 page.get_by_role("tabpanel").get_by_role("textbox").first.wait_for()
             else:
-                page.wait_for_function(SHOWN, arg="[role=tabpanel]")
+                page.wait_for_function(SHOWS_USER_TEXT, arg="[role=tabpanel]")
             assert page.evaluate(NO_MARKUP) == [None, 0, 0], (path, name)
         assert page.evaluate(NO_MARKUP) == [None, 0, 0], path
 
 
-def _hostile(rest: httpx.Client) -> dict[str, str]:
+def _create_hostile_resources(rest: httpx.Client) -> dict[str, str]:
     def post(path: str, body: Any) -> Any:
         return rest.post(path, json=body).raise_for_status().json()
 
@@ -132,5 +132,5 @@ def _hostile(rest: httpx.Client) -> dict[str, str]:
         },
     )
     run = post(f"/pipelines/{pipeline['id']}/runs", None)
-    post(f"/runs/{run['id']}/cancel", None)  # before Spark has to start for it
+    post(f"/runs/{run['id']}/cancel", None)  # before it needs Spark
     return {"schema": schema["id"], "query": query["id"], "pipeline": pipeline["id"], "run": run["id"]}

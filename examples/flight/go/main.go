@@ -1,9 +1,9 @@
-// Arrow Flight from Go: rows inserted, deleted in a transaction, and moved between two tables at once.
+// Arrow Flight from Go: insert rows, delete rows in a transaction, and move rows between two tables atomically.
 //
 //	penstock serve --dev --workspace lake &
 //	go run . grpc://127.0.0.1:8815
 //
-// A server that wants tokens gets the one in PENSTOCK_TOKEN; grpc+tls:// in the address asks for TLS.
+// PENSTOCK_TOKEN holds the token for a server that requires one; grpc+tls:// in the address selects TLS.
 package main
 
 import (
@@ -36,7 +36,7 @@ var columns = arrow.NewSchema([]arrow.Field{
 	{Name: "value", Type: arrow.PrimitiveTypes.Float64, Nullable: true},
 }, nil)
 
-// JSON is what commands, tickets and the bodies of actions are written in.
+// JSON is the type of commands, tickets and action bodies.
 type JSON map[string]any
 
 func main() {
@@ -45,7 +45,7 @@ func main() {
 		address = os.Args[1]
 	}
 	if err := run(address); err != nil {
-		fmt.Fprintln(os.Stderr, err) // the server's code and sentence
+		fmt.Fprintln(os.Stderr, err) // the status code and message of the server
 		os.Exit(1)
 	}
 }
@@ -76,7 +76,7 @@ func run(address string) error {
 	return moveOpen(ctx, client)
 }
 
-// deleteNoise deletes rows in a transaction. Rows are named by their ids, which a read gives where it is asked for them.
+// deleteNoise deletes rows in a transaction. A read with rowid returns the row ids, which identify the rows.
 func deleteNoise(ctx context.Context, client flight.Client) error {
 	_, noise, err := read(ctx, client, events, JSON{"filter": "kind = 'noise'", "rowid": true})
 	if err != nil {
@@ -87,20 +87,20 @@ func deleteNoise(ctx context.Context, client flight.Client) error {
 		if err != nil {
 			return err
 		}
-		fmt.Printf("deleted %d rows, which others still see\n", deleted)
+		fmt.Printf("deleted %d rows, which other clients still see\n", deleted)
 		others, err := count(ctx, client, events)
-		fmt.Printf("others see %d rows\n", others)
+		fmt.Printf("other clients see %d rows\n", others)
 		return err
 	})
 	if err != nil {
 		return err
 	}
 	all, err := count(ctx, client, events)
-	fmt.Printf("committed: all see %d rows\n", all)
+	fmt.Printf("committed: all clients see %d rows\n", all)
 	return err
 }
 
-// moveOpen moves rows from one table to the other. Nobody ever sees them in both, or in none.
+// moveOpen moves rows from one table to the other. No client ever sees them in both tables, or in neither.
 func moveOpen(ctx context.Context, client flight.Client) error {
 	moved := 0
 	err := inTransaction(ctx, client, func(tx context.Context) error {
@@ -127,7 +127,7 @@ func moveOpen(ctx context.Context, client flight.Client) error {
 	return err
 }
 
-// inTransaction commits what happens in the block, or nothing of it. Calls are part of it by a header.
+// inTransaction commits the calls of the block, or rolls them back. A header assigns a call to the transaction.
 func inTransaction(ctx context.Context, client flight.Client, block func(tx context.Context) error) error {
 	var begun struct {
 		ID string `json:"transaction_id"`
@@ -139,13 +139,13 @@ func inTransaction(ctx context.Context, client flight.Client, block func(tx cont
 	if err := block(metadata.AppendToOutgoingContext(ctx, "x-transaction-id", begun.ID)); err != nil {
 		return errors.Join(err, act(ctx, client, "rollback_transaction", named, nil))
 	}
-	return act(ctx, client, "commit_transaction", named, nil) // ABORTED: somebody came first; begin again
+	return act(ctx, client, "commit_transaction", named, nil) // ABORTED: another writer committed first; start again
 }
 
-// insert sends rows as one write. They are there, all of them and for good, when the answer is.
+// insert sends rows as one write. They are durable when the response arrives.
 func insert(ctx context.Context, client flight.Client, table string, rows []arrow.RecordBatch) (int64, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // a stream that is left without an end keeps its place on the server
+	defer cancel() // an unfinished stream keeps its slot on the server
 	stream, err := client.DoPut(ctx)
 	if err != nil {
 		return 0, err
@@ -156,7 +156,7 @@ func insert(ctx context.Context, client flight.Client, table string, rows []arro
 	}
 	command, err := json.Marshal(JSON{
 		"operation": "insert", "schema_name": schemaName, "table_name": table,
-		// A stream that breaks off can look as if it had ended. With this, half of the rows are never taken for all.
+		// An interrupted stream can look like a finished one. With the count, it is never committed.
 		"expected_rows": total,
 	})
 	if err != nil {
@@ -165,7 +165,7 @@ func insert(ctx context.Context, client flight.Client, table string, rows []arro
 	writer := flight.NewRecordWriter(stream, ipc.WithSchema(columns))
 	writer.SetFlightDescriptor(&flight.FlightDescriptor{Type: flight.DescriptorCMD, Cmd: command})
 	for _, batch := range rows {
-		// An io.EOF says that the server has ended the call; why, is heard below.
+		// io.EOF: the server has ended the call; the next receive returns its error.
 		if err := writer.Write(batch); err != nil && !errors.Is(err, io.EOF) {
 			return 0, err
 		}
@@ -195,7 +195,7 @@ func deleteRows(ctx context.Context, client flight.Client, table string, ids []i
 	return answer.AffectedRows, err
 }
 
-// read gives a table's rows, and their ids where asked for: the last column.
+// read returns a table's rows, with their ids as the last column if requested.
 func read(ctx context.Context, client flight.Client, table string, asked JSON) ([]arrow.RecordBatch, []int64, error) {
 	ticket := JSON{"schema_name": schemaName, "table_name": table}
 	for name, value := range asked {
@@ -239,7 +239,7 @@ func count(ctx context.Context, client flight.Client, table string) (int64, erro
 	return total, err
 }
 
-// makeTable makes a table, unless it is there.
+// makeTable creates a table if it does not exist.
 func makeTable(ctx context.Context, client flight.Client, table string) error {
 	var there struct {
 		Tables []struct {
@@ -262,7 +262,7 @@ func makeTable(ctx context.Context, client flight.Client, table string) error {
 	return act(ctx, client, "create_table", body, nil)
 }
 
-// act sends an action; what it answers goes into `answer`, unless that is nil.
+// act sends an action and decodes its result into `answer`, unless that is nil.
 func act(ctx context.Context, client flight.Client, name string, body JSON, answer any) error {
 	var coded []byte
 	if body != nil {
@@ -279,7 +279,7 @@ func act(ctx context.Context, client flight.Client, name string, body JSON, answ
 	if err != nil {
 		return err
 	}
-	if _, err := stream.Recv(); !errors.Is(err, io.EOF) { // each action has one answer
+	if _, err := stream.Recv(); !errors.Is(err, io.EOF) { // each action has one result
 		return errors.Join(err, fmt.Errorf("%s did not end after its answer", name))
 	}
 	if answer == nil {

@@ -1,185 +1,239 @@
-"""Remember the transactions of clients: how each stands, and what it has written so far.
+"""Store the transactions of clients, which last over many calls: their state and their write set.
 
-A transaction is active or over, and is over once: whoever ends it is told whether it was the first. That is what lets
-it become committed in the very transaction of its data, and lets its files be removed once it is known to be aborted.
-Its id is also the lease that its files are written under, by whichever process: when it is over, so is the lease.
-Statements touch the lease first and the transaction second, so that two processes never wait for each other.
+A transaction is active or ended, and ends once: `commit` and `end` report whether they ended it. A transaction is
+therefore marked as committed in the SQL transaction that commits its data, and its files are removed only after it is
+known to be aborted. Its id is also the writer lease of its files; the lease ends with the transaction. Statements
+lock the lease first and the transaction second, so that two processes never deadlock.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Row, bindparam, func, select, update
 
-from penstock.catalog import snapshots as history
-from penstock.catalog import writer_leases as leases
-from penstock.catalog.database import Tx, add, in_chunks, mine
+from penstock.catalog import snapshots, writer_leases
+from penstock.catalog.database import CatalogTransaction, in_chunks
 from penstock.catalog.tables import transactions
-from penstock.core.dataset.transaction_state import Standing, State
+from penstock.catalog.tenant_guard import insert_for_tenant, tenant_filter
+from penstock.core.dataset.transaction_state import TransactionRecord, TransactionState
 from penstock.errors import Invalid, NotFound
 
-MAX_ACTIVE = 1_000  # of one tenant
+MAX_ACTIVE_TRANSACTIONS = 1_000  # per tenant
 
 _t = transactions.c
-_standing = [column for column in _t if column.name not in ("tenant_id", "work", "created_at", "ended_at")]
-_this = (mine(transactions), _t.id == bindparam("this"))
-_active = _t.state == State.ACTIVE.value
-_ADD = add(transactions)
-_FIND = select(*_standing).where(*_this, _t.user_id == bindparam("user"))
-_ACTIVE = select(*_standing).where(mine(transactions), _active)
-_COUNT = select(func.count().label("active")).select_from(transactions).where(mine(transactions), _active)
-_STATE = select(_t.state).where(*_this)
-_WORK = select(_t.seq, _t.work).where(*_this)
-_ENTER = (
-    update(transactions)
-    .where(*_this, _active, _t.operating.is_(None))
-    .values(operating=bindparam("process"), expires_at=bindparam("until"))
-    .returning(*_standing)
+_record_columns = [column for column in _t if column.name not in ("tenant_id", "write_set", "created_at", "ended_at")]
+_this = (tenant_filter(transactions), _t.id == bindparam("this"))
+_active = _t.state == TransactionState.ACTIVE.value
+_INSERT = insert_for_tenant(transactions)
+_FIND = select(*_record_columns).where(*_this, _t.user_id == bindparam("user"))
+_ACTIVE = select(*_record_columns).where(tenant_filter(transactions), _active)
+_COUNT_ACTIVE = (
+    select(func.count().label("active")).select_from(transactions).where(tenant_filter(transactions), _active)
 )
-_LEAVE = (
-    update(transactions)
-    .where(*_this, _active, _t.operating == bindparam("process"), _t.seq == bindparam("at_seq"))
-    .values(operating=None, seq=_t.seq + 1, work=bindparam("new_work"), expires_at=bindparam("until"))
+_OWNERS = (
+    select(_t.owner, func.min(_t.expires_at).label("first_expiry"), func.min(_t.heartbeat_at).label("oldest_heartbeat"))
+    .where(tenant_filter(transactions), _active)
+    .group_by(_t.owner)
 )
-_these = (mine(transactions), _t.id.in_(bindparam("these", expanding=True)), _active)
-_BEAT = update(transactions).where(*_these).values(beaten_at=bindparam("now"))
-_TOUCH = update(transactions).where(*_these).values(expires_at=bindparam("until"))
+_SELECT_STATE = select(_t.state).where(*_this)
+_SELECT_WRITE_SET = select(_t.seq, _t.write_set).where(*_this)
+_BEGIN_OPERATION = (
+    update(transactions)
+    .where(*_this, _active, _t.operation_process.is_(None))
+    .values(operation_process=bindparam("process"), expires_at=bindparam("until"))
+    .returning(*_record_columns)
+)
+_END_OPERATION = (
+    update(transactions)
+    .where(*_this, _active, _t.operation_process == bindparam("process"), _t.seq == bindparam("at_seq"))
+    .values(operation_process=None, seq=_t.seq + 1, write_set=bindparam("new_write_set"), expires_at=bindparam("until"))
+)
+_these_active = (tenant_filter(transactions), _t.id.in_(bindparam("these", expanding=True)), _active)
+_HEARTBEAT = update(transactions).where(*_these_active).values(heartbeat_at=bindparam("now"))
+_EXTEND_EXPIRY = update(transactions).where(*_these_active).values(expires_at=bindparam("until"))
 _COMMIT = (
     update(transactions)
-    .where(*_this, _active, _t.operating.is_(None), _t.seq == bindparam("at_seq"))
-    .values(state=State.COMMITTED.value, receipt=bindparam("key"), work=None, ended_at=bindparam("now"))
+    .where(*_this, _active, _t.operation_process.is_(None), _t.seq == bindparam("at_seq"))
+    .values(state=TransactionState.COMMITTED.value, receipt=bindparam("key"), write_set=None, ended_at=bindparam("now"))
 )
 _END = (
     update(transactions)
     .where(*_this, _active)
-    .values(state=bindparam("new_state"), operating=None, ended_at=bindparam("now"))
+    .values(state=bindparam("new_state"), operation_process=None, ended_at=bindparam("now"))
 )
-_END_JUDGED = _END.where(_t.beaten_at == bindparam("beaten"), _t.expires_at == bindparam("expires"))
-_FORGET_WORK = update(transactions).where(*_this).values(work=None)
+_END_UNCHANGED = _END.where(_t.heartbeat_at == bindparam("beaten"), _t.expires_at == bindparam("expires"))
+_DELETE_WRITE_SET = update(transactions).where(*_this).values(write_set=None)
 
 
-def create(tx: Tx, owner: str, *, auto_commit: bool, until: datetime) -> UUID:
-    """Begin one that reads what is committed by now."""
-    found = tx.first(_COUNT)
-    if found is not None and found.active >= MAX_ACTIVE:
+@dataclass(frozen=True, slots=True)
+class OwnerSummary:
+    """The active transactions of one process: the next expiry, and the oldest heartbeat."""
+
+    owner: str
+    first_expiry: datetime
+    oldest_heartbeat: datetime
+
+
+def create(tx: CatalogTransaction, owner: str, *, auto_commit: bool, expires_at: datetime) -> UUID:
+    """Begin a transaction that reads the newest lake snapshot.
+
+    Raises:
+        Invalid: the tenant has too many open transactions
+    """
+    row = tx.first(_COUNT_ACTIVE)
+    if row is not None and row.active >= MAX_ACTIVE_TRANSACTIONS:
         raise Invalid(
             "too_many_transactions",
-            f"{found.active:,} transactions are open, and there may be {MAX_ACTIVE:,}; commit or roll back some of them",
-            limit=MAX_ACTIVE,
+            {"active": row.active, "max_active": MAX_ACTIVE_TRANSACTIONS},
+            limit=MAX_ACTIVE_TRANSACTIONS,
         )
-    transaction = leases.begin(tx, f"transaction of {owner}")
-    tx.run(
-        _ADD,
+    transaction = writer_leases.begin(tx, f"transaction of {owner}")
+    tx.execute(
+        _INSERT,
         id=transaction,
         user_id=tx.caller.user,
-        state=State.ACTIVE.value,
-        commit_no=history.commit_no(tx),
+        state=TransactionState.ACTIVE.value,
+        commit_no=snapshots.commit_no(tx),
         auto_commit=auto_commit,
         seq=0,
         owner=owner,
         created_at=tx.now,
-        beaten_at=tx.now,
-        expires_at=until,
+        heartbeat_at=tx.now,
+        expires_at=expires_at,
     )
     return transaction
 
 
-def find(tx: Tx, transaction: UUID) -> Standing:
-    """One of the caller's own; anybody else's is as unknown as one that never was."""
+def find(tx: CatalogTransaction, transaction: UUID) -> TransactionRecord:
+    """Return a transaction of the caller. A transaction of another user is not found."""
     if row := tx.first(_FIND, this=transaction, user=tx.caller.user):
-        return _as_standing(row)
+        return _from_row(row)
     raise NotFound(
         "transaction_not_found",
-        "there is no such transaction, or none that you may see",
         transaction_id=str(transaction),
     )
 
 
-def state(tx: Tx, transaction: UUID) -> State:
-    """How one stands that is known to be there, whoever asks."""
-    row = tx.first(_STATE, this=transaction)
+def load_state(tx: CatalogTransaction, transaction: UUID) -> TransactionState:
+    """Return the state of a transaction that is known to exist, for any user of the tenant."""
+    row = tx.first(_SELECT_STATE, this=transaction)
     assert row is not None
-    return State(row.state)
+    return TransactionState(row.state)
 
 
-def active(tx: Tx) -> list[Standing]:
-    """All of the tenant's that are not over."""
-    return [_as_standing(row) for row in tx.all(_ACTIVE)]
+def list_active(tx: CatalogTransaction) -> list[TransactionRecord]:
+    """Return all active transactions of the tenant."""
+    return [_from_row(row) for row in tx.all(_ACTIVE)]
 
 
-def work(tx: Tx, transaction: UUID) -> tuple[int, str | None]:
-    """What it has written so far, and after how many operations."""
-    row = tx.first(_WORK, this=transaction)
+def summarize_owners(tx: CatalogTransaction) -> list[OwnerSummary]:
+    """Return the processes that own active transactions of the tenant: few, however many transactions are open."""
+    return [OwnerSummary(row.owner, row.first_expiry, row.oldest_heartbeat) for row in tx.all(_OWNERS)]
+
+
+def load_write_set(tx: CatalogTransaction, transaction: UUID) -> tuple[int, str | None]:
+    """Return the number of finished operations and the write set."""
+    row = tx.first(_SELECT_WRITE_SET, this=transaction)
     assert row is not None
-    return row.seq, row.work
+    return row.seq, row.write_set
 
 
-def enter(tx: Tx, transaction: UUID, process: str, *, until: datetime) -> Standing | None:
-    """Begin an operation in this process. None: another is under way, or the transaction or its lease is over."""
-    alive = leases.beat(tx, [transaction])
-    row = tx.first(_ENTER, this=transaction, process=process, until=until) if alive else None
-    return _as_standing(row) if row else None
+def begin_operation(
+    tx: CatalogTransaction, transaction: UUID, process: str, *, expires_at: datetime
+) -> TransactionRecord | None:
+    """Begin an operation in a process. Returns None if another operation is running, or if the transaction or its
+    lease has ended.
+    """
+    alive = writer_leases.heartbeat(tx, [transaction])
+    row = tx.first(_BEGIN_OPERATION, this=transaction, process=process, until=expires_at) if alive else None
+    return _from_row(row) if row else None
 
 
-def leave(tx: Tx, transaction: UUID, process: str, *, seq: int, work: str, until: datetime) -> bool:
-    """Keep what an operation has done. False: the transaction is over, and it did nothing."""
-    alive = leases.beat(tx, [transaction]) == 1
-    return alive and tx.run(_LEAVE, this=transaction, process=process, at_seq=seq, new_work=work, until=until) == 1
+def end_operation(
+    tx: CatalogTransaction, transaction: UUID, process: str, *, seq: int, write_set: str, expires_at: datetime
+) -> bool:
+    """Store the write set after an operation. Returns False if the transaction has ended; the operation had no
+    effect.
+    """
+    alive = writer_leases.heartbeat(tx, [transaction]) == 1
+    return (
+        alive
+        and tx.execute(
+            _END_OPERATION, this=transaction, process=process, at_seq=seq, new_write_set=write_set, until=expires_at
+        )
+        == 1
+    )
 
 
-def beat(tx: Tx, these: Sequence[UUID]) -> None:
-    """Show that their owner is alive."""
-    leases.beat(tx, these)
-    for part in in_chunks(these):
-        tx.run(_BEAT, these=part, now=tx.now)
+def heartbeat(tx: CatalogTransaction, transaction_ids: Sequence[UUID]) -> None:
+    """Send the heartbeat of the process that owns the transactions."""
+    writer_leases.heartbeat(tx, transaction_ids)
+    for chunk in in_chunks(transaction_ids):
+        tx.execute(_HEARTBEAT, these=chunk, now=tx.now)
 
 
-def touch(tx: Tx, these: Sequence[UUID], *, until: datetime) -> None:
-    """Put off when they expire: they are in use."""
-    leases.beat(tx, these)
-    for part in in_chunks(these):
-        tx.run(_TOUCH, these=part, until=until)
+def extend_expiry(tx: CatalogTransaction, transaction_ids: Sequence[UUID], *, expires_at: datetime) -> None:
+    """Extend the expiry of transactions that are in use."""
+    writer_leases.heartbeat(tx, transaction_ids)
+    for chunk in in_chunks(transaction_ids):
+        tx.execute(_EXTEND_EXPIRY, these=chunk, until=expires_at)
 
 
-def commit(tx: Tx, transaction: UUID, *, seq: int, key: str | None) -> bool:
-    """End it as committed, in the transaction that commits its data. False: that must not happen any more, or not yet."""
-    leases.beat(tx, [transaction])
-    if tx.run(_COMMIT, this=transaction, at_seq=seq, key=key, now=tx.now) != 1:
+def commit(tx: CatalogTransaction, transaction: UUID, *, seq: int, key: str | None) -> bool:
+    """Mark a transaction as committed, in the SQL transaction that commits its data. Returns False if that must not
+    happen: the transaction has ended, or an operation is running.
+    """
+    writer_leases.heartbeat(tx, [transaction])
+    if tx.execute(_COMMIT, this=transaction, at_seq=seq, key=key, now=tx.now) != 1:
         return False
-    leases.end(tx, transaction)
+    writer_leases.end(tx, transaction)
     return True
 
 
-def end(tx: Tx, transaction: UUID, state: State, *, judged: Standing | None = None) -> tuple[bool, str | None]:
-    """End it without a commit. The answer: was it this that ended it, and what had it written?
+def end(
+    tx: CatalogTransaction,
+    transaction: UUID,
+    state: TransactionState,
+    *,
+    unchanged_since: TransactionRecord | None = None,
+) -> tuple[bool, str | None]:
+    """End a transaction without a commit.
 
-    `judged`: only if nobody has shown a sign of life since.
+    Args:
+        unchanged_since: end it only if there was no heartbeat and no operation since this record was read
+
+    Returns:
+        whether this call ended it, and its write set
     """
-    leases.beat(tx, [transaction])
-    statement, seen = _END, {}
-    if judged:
-        statement, seen = _END_JUDGED, {"beaten": judged.beaten_at, "expires": judged.expires_at}
-    if tx.run(statement, this=transaction, new_state=state.value, now=tx.now, **seen) != 1:
+    writer_leases.heartbeat(tx, [transaction])
+    statement, params = _END, {}
+    if unchanged_since:
+        statement, params = (
+            _END_UNCHANGED,
+            {"beaten": unchanged_since.heartbeat_at, "expires": unchanged_since.expires_at},
+        )
+    if tx.execute(statement, this=transaction, new_state=state.value, now=tx.now, **params) != 1:
         return False, None
-    leases.end(tx, transaction)
-    _, left = work(tx, transaction)
-    tx.run(_FORGET_WORK, this=transaction)
-    return True, left
+    writer_leases.end(tx, transaction)
+    _, write_set = load_write_set(tx, transaction)
+    tx.execute(_DELETE_WRITE_SET, this=transaction)
+    return True, write_set
 
 
-def _as_standing(row: Row[Any]) -> Standing:
-    return Standing(
+def _from_row(row: Row[Any]) -> TransactionRecord:
+    return TransactionRecord(
         id=row.id,
         user=row.user_id,
-        state=State(row.state),
+        state=TransactionState(row.state),
         commit_no=row.commit_no,
         auto_commit=row.auto_commit,
         seq=row.seq,
         owner=row.owner,
-        operating=row.operating,
-        beaten_at=row.beaten_at,
+        operating=row.operation_process,
+        heartbeat_at=row.heartbeat_at,
         expires_at=row.expires_at,
         receipt=row.receipt,
     )

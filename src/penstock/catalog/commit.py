@@ -1,93 +1,45 @@
-"""Make new versions, all or none, or say who came first."""
+"""Commit changes to one or more datasets in one SQL transaction, and drop datasets."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
-from datetime import timedelta
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import UUID
 
-import pyarrow as pa
-from sqlalchemy import Row, and_, bindparam, or_, select, update
+from sqlalchemy import Row, and_, bindparam, select, update
 
-from penstock import failpoints as faults
-from penstock.catalog import snapshots as history
-from penstock.catalog import writer_leases as leases
-from penstock.catalog.database import Database, Tx, add, in_chunks, mine
-from penstock.catalog.tables import (data_files, dataset_schemas, dataset_versions, datasets, file_bins, receipts, tenants)
-from penstock.core.dataset.range_index import EVERYWHERE, place
+from penstock import failpoints
+from penstock.catalog import file_rows, queries, receipts, snapshots, writer_leases
+from penstock.catalog.commit_numbers import take_commit_no
+from penstock.catalog.database import CatalogTransaction, Database
+from penstock.catalog.receipts import ReceiptsByKey
+from penstock.catalog.tables import dataset_schemas, dataset_versions, datasets
+from penstock.catalog.tenant_guard import insert_for_tenant, tenant_filter
 from penstock.core.caller import Caller
-from penstock.core.dataset.changes import Change, Creation, NewFile, Receipt, Share, Written, fingerprint
-from penstock.core.dataset.snapshot import DATA
-from penstock.core.schema.canonical import to_fields
-from penstock.core.dataset.column_stats import cut, to_json
-from penstock.errors import AlreadyExists, Conflict, Unavailable, Undecided, Unsupported
+from penstock.core.dataset.changes import Change, DatasetCommit, GroupMember, NewDataset, NewFile, Receipt, fingerprint
+from penstock.core.names import DatasetName, join_names
+from penstock.core.schema.type_names import to_fields
+from penstock.core.workspace_layout import dataset_folder
+from penstock.errors import AlreadyExists, CommitStateUnknown, Conflict, Unsupported
 
-_TRIES = 5  # of a transaction that the database broke off before it could decide
+_MAX_ATTEMPTS = 5  # of a transaction that the database aborted because of a deadlock or a serialization failure
+_MAX_LISTED_QUERIES = 100  # in the facts of an error
 
-_d, _v, _f = datasets.c, dataset_versions.c, data_files.c
+_d, _v = datasets.c, dataset_versions.c
 
-_NUMBER = (
-    update(tenants)
-    .where(mine(tenants))
-    .values(commit_no=tenants.c.commit_no + bindparam("step"))
-    .returning(tenants.c.commit_no, tenants.c.committed_at)
-)
-_AT = update(tenants).where(mine(tenants)).values(committed_at=bindparam("moment"))
-_RECEIPTS = select(receipts).where(mine(receipts), receipts.c.key.in_(bindparam("keys", expanding=True)))
-_HEAD = (
+_SELECT_HEAD = (
     select(
-        _d.schema_name, _d.table_name, _d.read_only, _d.row_ids, _d.held_by, _d.held_until,
+        _d.schema_name, _d.table_name, _d.read_only, _d.row_ids, _d.locked_by, _d.locked_until,
         _v.version, _v.schema_no, _v.operation, _v.author, _v.rows, _v.files, _v.bytes,
     )
-    .join_from(datasets, dataset_versions, and_(mine(dataset_versions), _v.dataset_id == _d.dataset_id))
-    .where(mine(datasets), _d.dataset_id == bindparam("dataset"), _d.dropped_at.is_(None))
+    .join_from(datasets, dataset_versions, and_(tenant_filter(dataset_versions), _v.dataset_id == _d.dataset_id))
+    .where(tenant_filter(datasets), _d.dataset_id == bindparam("dataset"), _d.dropped_at.is_(None))
     .order_by(_v.version.desc())
     .limit(1)
 )  # fmt: skip
-_RESERVE = (
-    update(datasets)
-    .where(mine(datasets), _d.dataset_id == bindparam("dataset"))
-    .values(
-        next_row_id=_d.next_row_id + bindparam("ids"),
-        next_file=_d.next_file + bindparam("files"),
-        updated_at=bindparam("now"),
-        updated_by=bindparam("user"),
-    )
-    .returning(_d.next_row_id, _d.next_file)
-)
-_RESERVE_IDS = (
-    update(datasets)
-    .where(mine(datasets), _d.dataset_id == bindparam("dataset"))
-    .values(next_row_id=_d.next_row_id + bindparam("ids"))
-    .returning(_d.next_row_id)
-)
-_END = (
-    update(data_files)
-    .where(
-        mine(data_files),
-        _f.dataset_id == bindparam("dataset"),
-        _f.file_no.in_(bindparam("numbers", expanding=True)),
-        _f.end_version.is_(None),
-    )
-    .values(end_version=bindparam("version"))
-)
-_held = (mine(datasets), _d.dataset_id == bindparam("held"))
-_HOLD = (
-    update(datasets)
-    .where(*_held, or_(_d.held_by.is_(None), _d.held_by == bindparam("holder"), _d.held_until <= bindparam("now")))
-    .values(held_by=bindparam("holder"), held_until=bindparam("until"))
-)
-_RELEASE = update(datasets).where(*_held, _d.held_by == bindparam("holder")).values(held_by=None, held_until=None)
-_ADD_SCHEMA = add(dataset_schemas)
-_ADD_FILE = add(data_files)
-_ADD_BIN = add(file_bins)
-_ADD_RECEIPT = add(receipts)
-_WRITTEN = [field.name for field in fields(Written)]
-
-
-Record = Callable[[Tx, Receipt], None]  # writes down, in the very transaction, what else is true if it happens
+_INSERT_SCHEMA = insert_for_tenant(dataset_schemas)
+# Called inside the transaction of the commit: its statements are committed with the data or not at all.
+OnCommit = Callable[[CatalogTransaction, Receipt], None]
 
 
 def commit(
@@ -97,191 +49,163 @@ def commit(
     *,
     lease: UUID,
     key: str,
-    hold: UUID | None = None,
-    record: Record | None = None,
+    lock_owner: UUID | None = None,
+    on_commit: OnCommit | None = None,
 ) -> Receipt:
-    """Carry out all changes in one transaction. The answer is a receipt; a refusal leaves nothing behind.
+    """Commit all changes in one transaction, or none.
 
-    `key` names the request: sent again, it is answered with the first receipt. Where the database's
-    answer was lost, the receipt is looked up before anything is said.
+    If the answer of the database is lost, the receipt is looked up before an error is reported.
+
+    Args:
+        lease: the writer lease under which the files were written
+        key: the idempotency key; a repeated request returns the first receipt
+        lock_owner: owner of the dataset lock, if the caller holds one
+        on_commit: statements to run in the same transaction
+
+    Raises:
+        Conflict: a dataset has a newer version, is locked, or the lease has ended
+        AlreadyExists: the name of a new dataset is taken, or another request used the key
+        CommitStateUnknown: it is unknown whether the commit happened
     """
     changes = tuple(sorted(changes, key=lambda change: change.dataset))
     assert len({change.dataset for change in changes}) == len(changes), "one change for each dataset"
-    asked = Share(key, fingerprint(changes))
-    outcome = _carry_out(db, caller, changes, [asked], lease, hold, record)[key]
+    member = GroupMember(key, fingerprint(changes))
+    outcome = _commit_with_retry(db, caller, changes, [member], lease, lock_owner, on_commit)[key]
     if isinstance(outcome, AlreadyExists):
         raise outcome
     return outcome
 
 
-Settled = dict[str, Receipt | AlreadyExists]  # by the keys of requests
+def group_commit(
+    db: Database, caller: Caller, change: Change, members: Sequence[GroupMember], *, lease: UUID
+) -> ReceiptsByKey:
+    """Commit one append for several requests: one version, and one receipt for each request.
 
-
-def commit_shared(db: Database, caller: Caller, append: Change, shares: Sequence[Share], *, lease: UUID) -> Settled:
-    """Carry out an append that several requests share: one version, and a receipt for each of them.
-
-    Where the keys of some were used before, nothing is written, and the answer is of those alone: take their rows
-    out, and come again. Where the outcome is not known, `unknown` is what each of them must hear.
+    If keys were used before, nothing is written and only their receipts are returned. The caller removes the rows of
+    those requests and commits the rest. If the outcome is unknown, each request must receive
+    `receipts.unknown_outcome`.
     """
-    return _carry_out(db, caller, (append,), shares, lease)
+    return _commit_with_retry(db, caller, (change,), members, lease)
 
 
-def _carry_out(
+def _commit_with_retry(
     db: Database,
     caller: Caller,
     changes: tuple[Change, ...],
-    shares: Sequence[Share],
+    members: Sequence[GroupMember],
     lease: UUID,
-    hold: UUID | None = None,
-    record: Record | None = None,
-) -> Settled:
-    for tries_left in reversed(range(_TRIES)):
+    lock_owner: UUID | None = None,
+    on_commit: OnCommit | None = None,
+) -> ReceiptsByKey:
+    for attempts_left in reversed(range(_MAX_ATTEMPTS)):
         try:
-            with db.write(caller, faults.at) as tx:
-                settled = _apply(tx, changes, shares, lease, hold, record)
+            with db.write(caller, failpoints.hit) as tx:
+                receipts_by_key = _apply_changes(tx, changes, members, lease, lock_owner, on_commit)
             break
-        except _Replay as replay:
-            return replay.settled
-        except Conflict as refusal:
-            if refusal.reason != "overtaken" or not tries_left:
+        except _AlreadyCommitted as replay:
+            return replay.receipts_by_key
+        except Conflict as conflict:
+            if conflict.reason != "overtaken" or not attempts_left:
                 raise
-        except Undecided:
-            settled = _look_up(db, caller, shares)
-            if not settled:
-                raise Conflict(
-                    "commit_lost", "the database broke off before the commit; nothing was written, try again"
-                ) from None
-            if len(settled) < len(shares):  # it was all or nothing: somebody else has carried these out
-                return _again(settled)
+        except CommitStateUnknown:
+            receipts_by_key = receipts.find_receipts(db, caller, members)
+            if not receipts_by_key:
+                raise Conflict("commit_lost") from None
+            if len(receipts_by_key) < len(members):  # a commit is atomic: another group committed these
+                return receipts.as_replays(receipts_by_key)
             break
-    faults.at("commit.done")
-    return settled
+    failpoints.hit("commit.done")
+    return receipts_by_key
 
 
-def lookup(db: Database, caller: Caller, key: str, request: str | None = None) -> Receipt | None:
-    """Was this request carried out? Waits for a commit that is still under way."""
-    found = _look_up(db, caller, [Share(key, request)]).get(key)
-    if isinstance(found, AlreadyExists):
-        raise found
-    return found
+def drop_dataset(db: Database, caller: Caller, dataset: UUID, *, force: bool = False) -> None:
+    """Drop a dataset. Its files stay until they are swept.
 
-
-def unknown(key: str) -> Undecided:
-    return Undecided(
-        "unknown_outcome",
-        f"the database did not answer, so it is not known whether this write happened; "
-        f"send it again with the idempotency key {key!r}: it happens once at most",
-        idempotency_key=key,
-    )
-
-
-def _look_up(db: Database, caller: Caller, shares: Sequence[Share]) -> Settled:
-    try:
-        with db.write(caller) as tx:
-            # The commit in question holds the tenant's row until it has ended; the first one of all has just made it.
-            _add_tenant(tx)
-            tx.first(_NUMBER, step=0)
-            return _settled(tx, shares)
-    except (Unavailable, Undecided, Conflict) as cause:
-        raise unknown(shares[0].key) from cause
-
-
-def hold(db: Database, caller: Caller, dataset: UUID, holder: UUID, time: timedelta) -> bool:
-    """Let nobody else commit to the dataset for a while; again by the same holder, for a while longer.
-
-    False: somebody else holds it. A commit that is under way ends before this does.
+    Raises:
+        Unsupported: registered queries read the dataset, and `force` is not set
     """
     with db.write(caller) as tx:
-        _commit_no(tx, dataset, step=0)
-        return tx.run(_HOLD, held=dataset, holder=holder, now=tx.now, until=tx.now + time) == 1
-
-
-def release(db: Database, caller: Caller, dataset: UUID, holder: UUID) -> None:
-    with db.write(caller) as tx:
-        tx.run(_RELEASE, held=dataset, holder=holder)
-
-
-def reserve_row_ids(db: Database, caller: Caller, dataset: UUID, count: int) -> int:
-    """Take so many row ids, for rows that need them before they are committed. The answer is the first of them."""
-    with db.write(caller) as tx:
-        reserved = tx.first(_RESERVE_IDS, dataset=dataset, ids=count)
-    if reserved is None:
-        raise history.no_such(dataset)
-    return int(reserved.next_row_id) - count
-
-
-def drop(db: Database, caller: Caller, dataset: UUID) -> None:
-    """Take a dataset out of sight. Its files stay until they are swept."""
-    with db.write(caller) as tx:
-        number = _commit_no(tx, dataset)
-        head = _head(tx, dataset)
-        tx.run(
+        commit_no = take_commit_no(tx, dataset)
+        head = _select_head(tx, dataset)
+        name = DatasetName(head.schema_name, head.table_name)
+        if not force and (readers := queries.list_readers(tx, name)):
+            raise _dataset_in_use(name, readers)
+        tx.execute(
             update(datasets)
-            .where(mine(datasets), _d.dataset_id == bindparam("dropped"), _d.dropped_at.is_(None))
-            .values(dropped_at=tx.now, dropped_commit_no=number, updated_at=tx.now, updated_by=caller.user),
+            .where(tenant_filter(datasets), _d.dataset_id == bindparam("dropped"), _d.dropped_at.is_(None))
+            .values(dropped_at=tx.now, dropped_commit_no=commit_no, updated_at=tx.now, updated_by=caller.user),
             dropped=dataset,
         )
-        tx.audit("drop", {"dataset": dataset, "name": _name(head)}, commit_no=number)
+        tx.audit("drop", {"dataset": dataset, "name": str(name)}, commit_no=commit_no)
 
 
-def _apply(
-    tx: Tx,
+def _apply_changes(
+    tx: CatalogTransaction,
     changes: tuple[Change, ...],
-    shares: Sequence[Share],
+    members: Sequence[GroupMember],
     lease: UUID,
-    hold: UUID | None,
-    record: Record | None,
-) -> Settled:
-    leases.assert_alive(tx, lease)
-    faults.at("commit.begun")
+    lock_owner: UUID | None,
+    on_commit: OnCommit | None,
+) -> ReceiptsByKey:
+    writer_leases.assert_alive(tx, lease)
+    failpoints.hit("commit.begun")
     changes_something = not all(change.empty for change in changes)
-    number = _commit_no(tx, changes[0].dataset, step=int(changes_something), create=any(c.create for c in changes))
-    faults.at("commit.numbered")
-    if before := _settled(tx, shares):
-        raise _Replay(_again(before))
-    written = tuple(_apply_one(tx, change, number, hold) for change in changes)
-    made = {share.key: Receipt(share.key, number, told, tx.now) for share, told in Share.told(shares, written)}
-    tx.each(_ADD_RECEIPT, [_kept(made[share.key], share.request) for share in shares])
+    commit_no = take_commit_no(
+        tx, changes[0].dataset, step=int(changes_something), create_tenant=any(c.create for c in changes)
+    )
+    failpoints.hit("commit.numbered")
+    if earlier := receipts.select_receipts(tx, members):
+        raise _AlreadyCommitted(receipts.as_replays(earlier))
+    commits = tuple(_apply_change(tx, change, commit_no, lock_owner) for change in changes)
+    new = {
+        member.key: Receipt(member.key, commit_no, own_commits, tx.now)
+        for member, own_commits in GroupMember.split_receipts(members, commits)
+    }
+    receipts.insert_receipts(tx, members, new)
     if changes_something:
-        tx.audit("+".join(dict.fromkeys(c.operation for c in changes))[:40], _plain(written), commit_no=number)
-    faults.at("commit.recorded")
-    if record:
-        for receipt in made.values():
-            record(tx, receipt)
-    return {**made}
+        tx.audit(
+            "+".join(dict.fromkeys(c.operation for c in changes))[:40],
+            receipts.commits_as_json(commits),
+            commit_no=commit_no,
+        )
+    failpoints.hit("commit.recorded")
+    if on_commit:
+        for receipt in new.values():
+            on_commit(tx, receipt)
+    return {**new}
 
 
-def _apply_one(tx: Tx, change: Change, number: int, hold: UUID | None) -> Written:
+def _apply_change(tx: CatalogTransaction, change: Change, commit_no: int, lock_owner: UUID | None) -> DatasetCommit:
     head: Row[Any]
     if change.create:
-        name, base = _create(tx, change.dataset, change.create), _NOTHING
+        name, base = _insert_dataset(tx, change.dataset, change.create), _NO_VERSION
         row_ids = change.create.row_ids
     else:
-        head = _head(tx, change.dataset)
-        name, row_ids = _name(head), head.row_ids
+        head = _select_head(tx, change.dataset)
+        name, row_ids = _full_name(head), head.row_ids
         if head.read_only:
-            raise Unsupported("read_only", f"{name} is read-only", dataset=name)
-        if head.held_by not in (None, hold) and head.held_until > tx.now:
+            raise Unsupported("read_only.write", {"name": name}, dataset=name)
+        if head.locked_by not in (None, lock_owner) and head.locked_until > tx.now:
             raise Conflict(
-                "dataset_held",
-                f"{name} is held for a merge that others kept overtaking; try again in a moment",
+                "dataset_locked.by_writer",
+                {"name": name},
                 dataset=name,
-                until=head.held_until.isoformat(),
+                until=head.locked_until.isoformat(),
             )
         if head.version != change.base and not change.rebase:
-            raise _moved_on(change, head)
-        base = _Totals(head.version, head.schema_no, head.rows, head.files, head.bytes)
+            raise _stale_version(change, head)
+        base = _BaseVersion(head.version, head.schema_no, head.rows, head.files, head.bytes)
         if change.empty:
-            return Written(change.dataset, name, base.version, change.operation, base.rows)
+            return DatasetCommit(change.dataset, name, base.version, change.operation, base.rows)
 
     version = base.version + 1
     rows = base.rows + _sum(change.added, "rows") - _sum(change.removed, "rows")
-    won = tx.add_if_free(
+    inserted = tx.insert_if_absent(
         dataset_versions,
         dataset_id=change.dataset,
         version=version,
-        commit_no=number,
-        schema_no=_schema_no(tx, change, base),
+        commit_no=commit_no,
+        schema_no=_resolve_schema_no(tx, change, base),
         operation=change.operation,
         **asdict(change.counts),
         rows=rows,
@@ -291,21 +215,21 @@ def _apply_one(tx: Tx, change: Change, number: int, hold: UUID | None) -> Writte
         created_by=tx.caller.user,
         author=tx.caller.name,
     )
-    if not won:
-        raise _moved_on(change, _head(tx, change.dataset))
-    faults.at("commit.versioned")
-    if _end(tx, change, version) != len(change.removed):
-        raise _moved_on(change, head)
-    faults.at("commit.removed")
-    first_row_id = _add_files(tx, change, version, row_ids=row_ids)
-    faults.at("commit.added")
+    if not inserted:
+        raise _stale_version(change, _select_head(tx, change.dataset))
+    failpoints.hit("commit.versioned")
+    if file_rows.end_files(tx, change, version) != len(change.removed):
+        raise _stale_version(change, head)
+    failpoints.hit("commit.removed")
+    first_row_id = file_rows.insert_files(tx, change, version, row_ids=row_ids)
+    failpoints.hit("commit.added")
     counts = asdict(change.counts)
-    return Written(change.dataset, name, version, change.operation, rows, **counts, first_row_id=first_row_id)
+    return DatasetCommit(change.dataset, name, version, change.operation, rows, **counts, first_row_id=first_row_id)
 
 
 @dataclass(frozen=True, slots=True)
-class _Totals:
-    """The version that a change stands on."""
+class _BaseVersion:
+    """Number and totals of the version that a change is applied to."""
 
     version: int
     schema_no: int
@@ -314,121 +238,65 @@ class _Totals:
     bytes: int
 
 
-_NOTHING = _Totals(0, 0, 0, 0, 0)
+_NO_VERSION = _BaseVersion(0, 0, 0, 0, 0)
 
 
-class _Replay(Exception):
-    def __init__(self, settled: Settled) -> None:
-        self.settled = settled
+class _AlreadyCommitted(Exception):
+    """Aborts the transaction because keys of its requests were used before."""
+
+    def __init__(self, receipts_by_key: ReceiptsByKey) -> None:
+        self.receipts_by_key = receipts_by_key
 
 
-def _again(settled: Settled) -> Settled:
-    return {key: each.again() if isinstance(each, Receipt) else each for key, each in settled.items()}
-
-
-def _commit_no(tx: Tx, dataset: UUID, *, step: int = 1, create: bool = False) -> int:
-    """Take the tenant's next number. The row stays locked until the end: commits of a tenant follow one another.
-
-    So do their times: a commit that waited here is of now, and no earlier than the one it waited for.
-    """
-    row = tx.first(_NUMBER, step=step)
-    if row is None and create:
-        _add_tenant(tx)
-        row = tx.first(_NUMBER, step=step)
-    if row is None:
-        raise history.no_such(dataset)
-    tx.now = max(tx.clock(), row.committed_at)
-    if step:
-        tx.run(_AT, moment=tx.now)
-    return int(row.commit_no)
-
-
-def _add_tenant(tx: Tx) -> None:
-    """Waits for whoever is adding it at the same moment."""
-    tx.add_if_free(tenants, commit_no=0, committed_at=tx.now, created_at=tx.now)
-
-
-def _settled(tx: Tx, shares: Sequence[Share]) -> Settled:
-    """What became of those requests whose keys were used before."""
-    asked = {share.key: share.request for share in shares}
-    rows = [row for keys in in_chunks(list(asked)) for row in tx.all(_RECEIPTS, keys=keys)]
-    return {row.key: _receipt(row, asked[row.key]) for row in rows}
-
-
-def _receipt(row: Row[Any], request: str | None) -> Receipt | AlreadyExists:
-    if request not in (None, row.fingerprint):
-        return AlreadyExists(
-            "key_reused", f"the idempotency key {row.key!r} was used for another request; take a new one", key=row.key
-        )
-    written = tuple(Written(**{**w, "dataset": UUID(w["dataset"])}) for w in json.loads(row.written))
-    return Receipt(row.key, row.commit_no, written, row.created_at)
-
-
-def _kept(receipt: Receipt, request: str | None) -> dict[str, Any]:
-    return {
-        "key": receipt.key,
-        "fingerprint": request,
-        "commit_no": receipt.commit_no,
-        "written": json.dumps(_plain(receipt.written)),
-        "created_at": receipt.at,
-    }
-
-
-def _plain(written: tuple[Written, ...]) -> list[dict[str, Any]]:
-    """Without `asdict`: a commit may have hundreds of receipts."""
-    return [{**{name: getattr(w, name) for name in _WRITTEN}, "dataset": str(w.dataset)} for w in written]
-
-
-def _create(tx: Tx, dataset: UUID, creation: Creation) -> str:
-    name = str(creation.name)
-    free = tx.add_if_free(
+def _insert_dataset(tx: CatalogTransaction, dataset: UUID, new: NewDataset) -> str:
+    name = str(new.name)
+    inserted = tx.insert_if_absent(
         datasets,
         dataset_id=dataset,
-        schema_name=creation.name.schema,
-        table_name=creation.name.table,
-        name_key=creation.name.key,
-        location=location(tx.caller, dataset),
-        read_only=creation.read_only,
-        row_ids=creation.row_ids,
+        schema_name=new.name.schema,
+        table_name=new.name.table,
+        name_key=new.name.key,
+        location=dataset_folder(tx.caller, dataset),
+        read_only=new.read_only,
+        row_ids=new.row_ids,
         next_row_id=1,
-        next_file=1,
+        next_file_no=1,
         created_at=tx.now,
         created_by=tx.caller.user,
         updated_at=tx.now,
         updated_by=tx.caller.user,
     )
-    if not free:
-        raise AlreadyExists("dataset_exists", f"there is a dataset {name!r} already", dataset=name)
+    if not inserted:
+        raise AlreadyExists("dataset_exists", {"name": name}, dataset=name)
     return name
 
 
-def home(caller: Caller) -> str:
-    """The folder of all files of a tenant, below the workspace."""
-    return f"{DATA}/{caller.tenant}"
-
-
-def location(caller: Caller, dataset: UUID) -> str:
-    """The folder of a dataset's files."""
-    return f"{home(caller)}/{dataset}"
-
-
-def _head(tx: Tx, dataset: UUID) -> Row[Any]:
-    head = tx.first(_HEAD, dataset=dataset)
+def _select_head(tx: CatalogTransaction, dataset: UUID) -> Row[Any]:
+    head = tx.first(_SELECT_HEAD, dataset=dataset)
     if head is None:
-        raise history.no_such(dataset)
+        raise snapshots.dataset_not_found(dataset)
     return head
 
 
-def _name(head: Row[Any]) -> str:
+def _full_name(head: Row[Any]) -> str:
     return f"{head.schema_name}.{head.table_name}"
 
 
-def _moved_on(change: Change, head: Row[Any]) -> Conflict:
-    name = _name(head)
+def _dataset_in_use(name: DatasetName, readers: Sequence[tuple[UUID, str]]) -> Unsupported:
+    return Unsupported(
+        "dataset_in_use",
+        {"names": join_names([query_name for _, query_name in readers])},
+        dataset=str(name),
+        query_count=len(readers),
+        queries=[{"id": str(id), "name": query_name} for id, query_name in readers[:_MAX_LISTED_QUERIES]],
+    )
+
+
+def _stale_version(change: Change, head: Row[Any]) -> Conflict:
+    name = _full_name(head)
     return Conflict(
         "stale_version",
-        f"{name} has moved past version {change.base}: {head.author} committed version {head.version} "
-        f"({head.operation}); read it again and retry",
+        {"name": name, "version": head.version, "operation": head.operation},
         dataset=name,
         base=change.base,
         newest=head.version,
@@ -436,83 +304,14 @@ def _moved_on(change: Change, head: Row[Any]) -> Conflict:
     )
 
 
-def _schema_no(tx: Tx, change: Change, base: _Totals) -> int:
-    if not (change.alters or change.create):
+def _resolve_schema_no(tx: CatalogTransaction, change: Change, base: _BaseVersion) -> int:
+    if not (change.alters_schema or change.create):
         return base.schema_no
     number = base.schema_no + 1
     fields = json.dumps(to_fields(change.schema), ensure_ascii=False)
-    tx.run(_ADD_SCHEMA, dataset_id=change.dataset, schema_no=number, fields=fields)
+    tx.execute(_INSERT_SCHEMA, dataset_id=change.dataset, schema_no=number, fields=fields)
     return number
 
 
-def _end(tx: Tx, change: Change, version: int) -> int:
-    """End the replaced files; the answer is how many were still live."""
-    ended = 0
-    for numbers in in_chunks([file.number for file in change.removed]):
-        ended += tx.run(_END, dataset=change.dataset, numbers=numbers, version=version)
-        history.unplace(tx, change.dataset, numbers)
-    return ended
-
-
-def _add_files(tx: Tx, change: Change, version: int, *, row_ids: bool) -> int | None:
-    """List the new files. Fresh rows get their ids here, from what the footers say, if they have none yet.
-
-    The answer is the first of their ids, if they follow one another.
-    """
-    fresh = sum(f.rows for f in change.added if f.row_ids is None and f.first_row_id is None) if row_ids else 0
-    reserved = tx.first(
-        _RESERVE, dataset=change.dataset, ids=fresh, files=len(change.added), now=tx.now, user=tx.caller.user
-    )
-    assert reserved is not None
-    next_id, first = reserved.next_row_id - fresh, reserved.next_file - len(change.added)
-    listed, bins = [], []
-    given: list[tuple[int, int]] = []
-    for number, file in enumerate(change.added, first):
-        first_id, ids = file.first_row_id, file.row_ids
-        if row_ids and ids is None:
-            if first_id is None:
-                first_id = next_id
-                next_id += file.rows
-            ids = (first_id, first_id + file.rows - 1)
-            given.append((first_id, file.rows))
-        listed.append(
-            {
-                "dataset_id": change.dataset,
-                "file_no": number,
-                "path": file.path,
-                "rows": file.rows,
-                "bytes": file.bytes,
-                "checksum": file.checksum,
-                "first_row_id": first_id,
-                "low_row_id": ids and ids[0],
-                "high_row_id": ids and ids[1],
-                "stats": to_json({name: cut(stats) for name, stats in file.stats.items()}),
-                "begin_version": version,
-            }
-        )
-        bins += [
-            {"dataset_id": change.dataset, "column_no": column, "place": where, "file_no": number}
-            for column, where in _places(file, change.schema, ids)
-        ]
-    tx.each(_ADD_FILE, listed)
-    tx.each(_ADD_BIN, bins)
-    in_a_row = all(begun + rows == following for (begun, rows), (following, _) in pairwise(given))
-    return given[0][0] if given and in_a_row else None
-
-
-def _places(file: NewFile, schema: pa.Schema, ids: tuple[int, int] | None) -> Iterator[tuple[int, int]]:
-    """Where the index of ranges keeps a file: one place for each column that can be searched, and for the row ids."""
-    for column, name in enumerate(schema.names[: history.INDEXED_COLUMNS]):
-        stats = file.stats.get(name)
-        if stats is None or stats.nulls == file.rows:
-            continue
-        if stats.low is None or stats.high is None:
-            yield column, EVERYWHERE
-        else:
-            yield column, place(stats.low, stats.high)
-    if ids:
-        yield history.ROW_IDS, place(*ids)
-
-
-def _sum(files: Iterable[NewFile], what: str) -> int:
-    return sum(getattr(file, what) for file in files)
+def _sum(files: Iterable[NewFile], attribute: str) -> int:
+    return sum(getattr(file, attribute) for file in files)

@@ -1,29 +1,29 @@
-"""The only way to the database: a transaction that belongs to one caller and sees one tenant.
+"""Open transactions that belong to one caller and see one tenant.
 
-`mine(table)` is the tenant condition; it is part of every statement, and a statement without it is
-stopped before it leaves the process. On PostgreSQL row-level security holds the same line again: each
-transaction takes on a role that owns nothing and names its tenant, both until it ends and no longer.
-The one look over all tenants is at whose run has the next turn (`turns`), and shows nothing but ids.
+`tenant_filter(table)` is the tenant condition. It is part of every statement: a statement without it is stopped
+before it is sent (`tenant_guard`). On PostgreSQL, row-level security enforces the same condition again: each
+transaction switches to a role that owns nothing and sets its tenant, both until the transaction ends. Only the run
+queue can be read over all tenants (`Database.read_run_queue`); it contains ids, numbers and times only.
 """
 
 import json
+import math
 import os
-import re
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
 from sqlalchemy import (
-    ColumnElement,
     Connection,
     Delete,
     Engine,
     Executable,
-    FromClause,
     Insert,
     Row,
     Table,
@@ -31,7 +31,6 @@ from sqlalchemy import (
     bindparam,
     create_engine,
     event,
-    insert,
     text,
 )
 from sqlalchemy.dialects import postgresql, sqlite
@@ -39,45 +38,42 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from penstock.catalog import tables
+from penstock import cancellation
+from penstock.cancellation import CancelToken
+from penstock.catalog import tables, tenant_guard
+from penstock.catalog.tenant_guard import insert_for_tenant
 from penstock.core.caller import Caller, Role
-from penstock.errors import Conflict, Invalid, Unavailable, Undecided, Unsupported
+from penstock.errors import CommitStateUnknown, Conflict, Invalid, Unavailable, Unsupported
 
 APP_ROLE = "penstock_app"
 TENANT_SETTING = "penstock.tenant"
-TURNS_SETTING = "penstock.turns"  # "all" while somebody looks whose turn it is
+RUN_QUEUE_SETTING = "penstock.run_queue"  # "all" while a worker reads the queue over all tenants
 
-_BUSY_TIMEOUT = 60  # seconds that a writer waits for SQLite's one write lock
-_POOL = {"pool_size": 16, "max_overflow": 48, "pool_timeout": _BUSY_TIMEOUT}
-_OVERTAKEN = ("40001", "40P01")  # serialization failure, deadlock
-_LOCKED = "55P03"
-_NO_ROLE = ("42501", "22023", "42704")  # not allowed, or there is no such role
+_LOCK_TIMEOUT_SECONDS = 60  # SQLite has a single write lock; PostgreSQL uses it as lock_timeout
+STATEMENT_SECONDS = 30.0  # of one statement of a read-only transaction
+_POOL = {"pool_size": 16, "max_overflow": 48, "pool_timeout": _LOCK_TIMEOUT_SECONDS}
+_RETRYABLE_STATES = ("40001", "40P01")  # serialization failure, deadlock
+_LOCK_TIMEOUT_STATE = "55P03"
+_CANCELLED_STATE = "57014"  # statement_timeout, or a cancelled request
+_SQLITE_CHECK_INSTRUCTIONS = (
+    50_000  # of SQLite's virtual machine, between two checks of the time limit: about a millisecond
+)
+_MISSING_ROLE_STATES = ("42501", "22023", "42704")  # insufficient privilege, invalid or unknown role
 
-_NOBODY = Caller(UUID(int=0), UUID(int=0), "nobody", Role.VIEWER)
-_CHUNK = 500
-_SHORT = 8_000  # characters of a statement whose judgement is worth keeping
+_SYSTEM_CALLER = Caller(UUID(int=0), UUID(int=0), "system", Role.VIEWER)
+_CHUNK_SIZE = 500
 
 T = TypeVar("T")
 Params = Mapping[str, Any]
 
 
-def mine(table: FromClause) -> ColumnElement[bool]:
-    """The tenant condition."""
-    return table.c.tenant_id == bindparam("tenant")
-
-
-def add(table: Table) -> Insert:
-    """An insert into the caller's tenant, to be run with a value for every other column."""
-    return insert(table).values(tenant_id=bindparam("tenant"))
-
-
 def in_chunks(values: Sequence[T]) -> Iterator[list[T]]:
-    """Pieces small enough for one IN (…)."""
-    return (list(values[i : i + _CHUNK]) for i in range(0, len(values), _CHUNK))
+    """Split values into lists that are small enough for one IN (…)."""
+    return (list(values[i : i + _CHUNK_SIZE]) for i in range(0, len(values), _CHUNK_SIZE))
 
 
-class Tx:
-    """One transaction of one caller."""
+class CatalogTransaction:
+    """A database transaction of one caller."""
 
     def __init__(self, connection: Connection, caller: Caller, clock: Callable[[], datetime]) -> None:
         self._connection = connection
@@ -86,25 +82,29 @@ class Tx:
         self.now = clock()
 
     def all(self, statement: Executable, **params: Any) -> Sequence[Row[Any]]:
+        """Run a query and return all rows."""
         return self._connection.execute(statement, params | self._tenant).all()
 
     def first(self, statement: Executable, **params: Any) -> Row[Any] | None:
+        """Run a query and return its first row, or None."""
         return self._connection.execute(statement, params | self._tenant).first()
 
-    def run(self, statement: Insert | Update | Delete, **params: Any) -> int:
-        """Change rows; the answer is how many."""
+    def execute(self, statement: Insert | Update | Delete, **params: Any) -> int:
+        """Run a statement that changes rows. Returns the number of rows."""
         return self._connection.execute(statement, params | self._tenant).rowcount
 
-    def each(self, statement: Insert, rows: Sequence[Params]) -> None:
+    def insert_many(self, statement: Insert, rows: Sequence[Params]) -> None:
+        """Insert rows; an empty list is allowed."""
         if rows:
             self._connection.execute(statement, [{**row, **self._tenant} for row in rows])
 
-    def add_if_free(self, table: Table, **values: Any) -> bool:
-        """Insert a row unless its key is taken: of several writers one hears True."""
-        return self.run(_add_if_free(table, self._connection.dialect.name), **values) == 1
+    def insert_if_absent(self, table: Table, **values: Any) -> bool:
+        """Insert a row unless its key exists. Of concurrent writers exactly one gets True."""
+        return self.execute(_insert_if_absent(table, self._connection.dialect.name), **values) == 1
 
     def audit(self, action: str, detail: Any, *, commit_no: int | None = None) -> None:
-        self.run(
+        """Insert a row into the audit table."""
+        self.execute(
             _AUDIT,
             audit_id=uuid4(),
             at=self.now,
@@ -117,215 +117,286 @@ class Tx:
 
 
 @cache
-def _add_if_free(table: Table, dialect: str) -> Insert:
-    place = sqlite.insert(table) if dialect == "sqlite" else postgresql.insert(table)
+def _insert_if_absent(table: Table, dialect: str) -> Insert:
+    statement = sqlite.insert(table) if dialect == "sqlite" else postgresql.insert(table)
     return (
-        place.values(tenant_id=bindparam("tenant")).on_conflict_do_nothing().execution_options(preserve_rowcount=True)
+        statement.values(tenant_id=bindparam("tenant"))
+        .on_conflict_do_nothing()
+        .execution_options(preserve_rowcount=True)
     )
 
 
-_AUDIT = add(tables.audit)
+_AUDIT = insert_for_tenant(tables.audit)
 
 
 class Database:
-    def __init__(self, where: str | Path, *, durable: bool = True, clock: Callable[[], datetime] | None = None) -> None:
-        """A URL, or the path of an SQLite file."""
-        self.url = URL.create("sqlite", database=str(where)) if isinstance(where, Path) else parse_url(where)
-        self.engine = _engine(self.url, durable=durable)
+    """A catalog database: SQLite or PostgreSQL."""
+
+    def __init__(
+        self,
+        target: str | Path,
+        *,
+        durable: bool = True,
+        clock: Callable[[], datetime] | None = None,
+        statement_seconds: float = STATEMENT_SECONDS,
+    ) -> None:
+        """Connect to a database URL, or to the path of an SQLite file.
+
+        Args:
+            target: the URL or the path
+            durable: flush commits to disk (SQLite)
+            clock: the current time; None is the system's
+            statement_seconds: limit of each statement of a read-only transaction
+        """
+        self.url = URL.create("sqlite", database=str(target)) if isinstance(target, Path) else parse_url(target)
+        self.engine = _create_engine(self.url, durable=durable)
         self.clock = clock or (lambda: datetime.now(UTC))
+        self._statement_seconds = statement_seconds
         self._process = os.getpid()
 
     @contextmanager
-    def read(self, caller: Caller) -> Iterator[Tx]:
-        """Statements that see one state of the catalog."""
+    def read(self, caller: Caller) -> Iterator[CatalogTransaction]:
+        """Open a read-only transaction that sees one state of the catalog."""
         with self._begin(caller, write=False) as connection:
-            yield Tx(connection, caller, self.clock)
+            yield CatalogTransaction(connection, caller, self.clock)
 
     @contextmanager
-    def write(self, caller: Caller, at: Callable[[str], None] = lambda _: None) -> Iterator[Tx]:
-        """Statements that happen together or not at all. Raises `Undecided` where the database did not say which.
+    def write(self, caller: Caller, on_step: Callable[[str], None] = lambda _: None) -> Iterator[CatalogTransaction]:
+        """Open a transaction that is committed at the end of the block, or rolled back on an error.
 
-        `at` hears when all that is left is COMMIT ("commit.ready"), and when it was carried out ("commit.sent").
+        Args:
+            on_step: called with "commit.ready" before COMMIT and with "commit.sent" after it
+
+        Raises:
+            CommitStateUnknown: the database did not answer COMMIT
         """
         with self._begin(caller, write=True) as connection:
-            yield Tx(connection, caller, self.clock)
-            at("commit.ready")
+            yield CatalogTransaction(connection, caller, self.clock)
+            on_step("commit.ready")
             try:
                 connection.commit()
-                at("commit.sent")
+                on_step("commit.sent")
             except (DBAPIError, OSError) as cause:
-                connection.invalidate()  # who knows what state it is in; closing it lets the database decide
-                raise Undecided("commit_unanswered", f"the database did not answer COMMIT: {_said(cause)}") from None
+                connection.invalidate()  # its state is unknown; closing it lets the database decide
+                raise CommitStateUnknown("commit_unanswered", {"cause": _driver_message(cause)}) from None
 
     @contextmanager
-    def turns(self) -> Iterator[Tx]:
-        """A look at `run_turns` over all tenants, and at nothing else."""
-        with self._begin(_NOBODY, write=False, turns=True) as connection:
-            yield Tx(connection, _NOBODY, self.clock)
+    def read_run_queue(self) -> Iterator[CatalogTransaction]:
+        """Read `run_queue` over all tenants, and no other table."""
+        with self._begin(_SYSTEM_CALLER, write=False, run_queue=True) as connection:
+            yield CatalogTransaction(connection, _SYSTEM_CALLER, self.clock)
 
     @contextmanager
-    def raw(self, *, write: bool = True) -> Iterator[Connection]:
-        """A connection of no tenant, for migrations and the doctor."""
-        self._after_fork()
-        with _translated(), self.engine.connect() as connection:
-            yield connection.execution_options(penstock_looks=not write)
+    def connect_without_tenant(self, *, write: bool = True) -> Iterator[Connection]:
+        """Open a connection without a tenant, for migrations and the doctor."""
+        self._reset_after_fork()
+        with _translate_errors(), self.engine.connect() as connection:
+            yield connection.execution_options(penstock_read_only=not write)
 
     def close(self) -> None:
         self.engine.dispose()
 
     @contextmanager
-    def _begin(self, caller: Caller, *, write: bool, turns: bool = False) -> Iterator[Connection]:
-        self._after_fork()
-        with _translated():
-            connection = self._open(caller, write=write, turns=turns)
+    def _begin(self, caller: Caller, *, write: bool, run_queue: bool = False) -> Iterator[Connection]:
+        self._reset_after_fork()
+        with _translate_errors():
+            cancellation.raise_if_cancelled()
+            connection = self._open(caller, write=write, run_queue=run_queue)
             try:
-                yield connection
+                if write:
+                    yield connection
+                else:
+                    with _limit_statements(connection, self._statement_seconds):
+                        yield connection
             finally:
-                connection.close()  # rolls back what was not committed
+                connection.close()  # rolls back unless committed
 
-    def _after_fork(self) -> None:
-        if self._process != os.getpid():  # a child must not speak on its parent's connections
+    def _reset_after_fork(self) -> None:
+        if self._process != os.getpid():  # a child process must not use its parent's connections
             self.engine.dispose(close=False)
             self._process = os.getpid()
 
-    def _open(self, caller: Caller, *, write: bool, turns: bool) -> Connection:
-        for last in (False, True):
-            connection = self.engine.connect().execution_options(penstock_write=write, penstock_turns=turns)
+    def _open(self, caller: Caller, *, write: bool, run_queue: bool) -> Connection:
+        for is_last_attempt in (False, True):
+            connection = self.engine.connect().execution_options(penstock_write=write, penstock_run_queue=run_queue)
             try:
                 if connection.dialect.name == "postgresql":
-                    if not write:  # all statements of a read see one state; a writer sees the newest, under its locks
+                    if not write:  # a reader sees one state; a writer sees the newest one, under its locks
                         connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
-                    seen = "all" if turns else ""
-                    connection.execute(_ENTER, {"role": APP_ROLE, "tenant": str(caller.tenant), "turns": seen})
+                    queue_scope = "all" if run_queue else ""
+                    connection.execute(
+                        _BEGIN_POSTGRESQL,
+                        {
+                            "role": APP_ROLE,
+                            "tenant": str(caller.tenant),
+                            "turns": queue_scope,
+                            "statement": 0 if write else math.ceil(self._statement_seconds * 1000),
+                        },
+                    )
                 else:
                     connection.begin()
                 break
             except DBAPIError as cause:
                 connection.close()
-                if last or not cause.connection_invalidated:
+                if is_last_attempt or not cause.connection_invalidated:
                     raise
-                # The pooled connection had died unseen (a restarted server); nothing was done on it yet.
+                # The pooled connection was closed by the server (a restart). No statement was run on it yet.
         return connection
 
 
-# All of it ends with the transaction. The time limits keep a writer that got stuck from holding up all others.
-_ENTER = text(
+# These settings end with the transaction. The timeouts prevent a stuck writer from blocking all others.
+_BEGIN_POSTGRESQL = text(
     f"SELECT set_config('role', :role, true), set_config('{TENANT_SETTING}', :tenant, true), "
-    f"set_config('{TURNS_SETTING}', :turns, true), "
-    f"set_config('lock_timeout', '{_BUSY_TIMEOUT}s', true), "
-    f"set_config('idle_in_transaction_session_timeout', '{2 * _BUSY_TIMEOUT}s', true)"
+    f"set_config('{RUN_QUEUE_SETTING}', :turns, true), "
+    f"set_config('lock_timeout', '{_LOCK_TIMEOUT_SECONDS}s', true), "
+    "set_config('statement_timeout', CAST(:statement AS text), true), "
+    f"set_config('idle_in_transaction_session_timeout', '{2 * _LOCK_TIMEOUT_SECONDS}s', true)"
 )
 
 
-def parse_url(text_: str) -> URL:
+def parse_url(url_text: str) -> URL:
+    """Parse a database URL and set its driver."""
     try:
-        url = make_url(text_)
+        url = make_url(url_text)
     except ArgumentError:
-        raise Invalid(
-            "bad_database_url", "the database URL cannot be read; write postgresql://user@host/name"
-        ) from None
+        raise Invalid("bad_database_url.syntax") from None
     match url.drivername.split("+")[0]:
         case "sqlite" if url.database:
             return url.set(drivername="sqlite")
         case "postgresql" | "postgres":
             return url.set(drivername="postgresql+psycopg")
     raise Invalid(
-        "bad_database_url",
-        f"{url.drivername!r} is no database that Penstock knows; use postgresql://… or sqlite:///file",
+        "bad_database_url.driver",
+        {"driver": url.drivername},
     )
 
 
-def _engine(url: URL, *, durable: bool) -> Engine:
-    engine = _sqlite(url, durable=durable) if url.drivername == "sqlite" else _postgresql(url)
+def _create_engine(url: URL, *, durable: bool) -> Engine:
+    engine = (
+        _create_sqlite_engine(url, durable=durable) if url.drivername == "sqlite" else _create_postgresql_engine(url)
+    )
 
     @event.listens_for(engine, "before_cursor_execute")
-    def _guard(connection: Connection, _cursor: Any, statement: str, *_rest: Any) -> None:
-        judge = keeps_to_the_tenant if len(statement) < _SHORT else keeps_to_the_tenant.__wrapped__
+    def _check_statement(connection: Connection, _cursor: Any, statement: str, *_other: Any) -> None:
         options = connection.get_execution_options()
-        if options.get("penstock_turns"):
-            judge = looks_at_turns
-        if "penstock_write" in options and not judge(statement):
-            raise RuntimeError(f"a statement without the tenant condition: {statement}")
+        if limit := connection.info.get(_SQLITE_LIMIT):
+            limit.begin_statement()
+        if "penstock_write" in options:
+            tenant_guard.check_statement(statement, run_queue=bool(options.get("penstock_run_queue")))
 
     return engine
 
 
-@lru_cache(1_000)
-def keeps_to_the_tenant(statement: str) -> bool:
-    """Is every table that the statement names tied to the tenant? Judged by the SQL that is sent."""
-    named = _named(statement)
-    if statement.startswith("INSERT"):
-        return "(tenant_id, " in statement and len(named) == 1
-    return len(_CONDITION.findall(statement)) >= len(named)
-
-
-def looks_at_turns(statement: str) -> bool:
-    """Does the statement read turns, and no other table?"""
-    named = set(_named(statement))
-    return not named or (statement.startswith("SELECT") and named == {tables.run_turns.name})
-
-
-def _named(statement: str) -> list[str]:
-    return [name for name in _NAMED.findall(statement) if name in tables.metadata.tables]
-
-
-_NAMED = re.compile(r"\b(?:FROM|JOIN|UPDATE|INTO|,)\s+(\w+)\b(?!\.)")
-_CONDITION = re.compile(r"tenant_id = (?:\?|%\(tenant)")
-
-
-def _postgresql(url: URL) -> Engine:
+def _create_postgresql_engine(url: URL) -> Engine:
     try:
         return create_engine(url, connect_args={"connect_timeout": 10, "application_name": "penstock"}, **_POOL)
     except ImportError:
-        raise Invalid(
-            "no_postgres_driver", "PostgreSQL needs a driver that is not installed: pip install 'penstock[postgres]'"
-        ) from None
+        raise Invalid("missing_postgres_driver") from None
 
 
-def _sqlite(url: URL, *, durable: bool) -> Engine:
-    # isolation_level None: sqlite3 leaves transactions to us. timeout: how long BEGIN IMMEDIATE waits.
-    engine = create_engine(url, connect_args={"isolation_level": None, "timeout": _BUSY_TIMEOUT}, **_POOL)
+def _create_sqlite_engine(url: URL, *, durable: bool) -> Engine:
+    # isolation_level None disables the transaction handling of sqlite3. timeout: how long BEGIN IMMEDIATE waits.
+    engine = create_engine(url, connect_args={"isolation_level": None, "timeout": _LOCK_TIMEOUT_SECONDS}, **_POOL)
 
     @event.listens_for(engine, "connect")
-    def _prepare(connection: Any, _record: Any) -> None:
+    def _prepare(connection: Any, record: Any) -> None:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'OFF'}")
         connection.execute("PRAGMA foreign_keys = ON")
+        limit = record.info[_SQLITE_LIMIT] = _SqliteLimit()
+        connection.set_progress_handler(limit.is_exceeded, _SQLITE_CHECK_INSTRUCTIONS)
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
-        # A deferred BEGIN that later wants to write fails when somebody wrote in between: writers queue here instead.
+        # A deferred BEGIN fails at its first write if another writer committed in between. Writers wait here instead.
         options = connection.get_execution_options()
-        write = options.get("penstock_write", not options.get("penstock_looks", False))
+        write = options.get("penstock_write", not options.get("penstock_read_only", False))
         connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
 
     return engine
 
 
+_SQLITE_LIMIT = "penstock_limit"
+
+
+class _SqliteLimit:
+    """Interrupt the statements of a connection: SQLite calls `is_exceeded` while a statement runs."""
+
+    def __init__(self) -> None:
+        self.seconds: float | None = None  # of one statement
+        self.deadline = math.inf
+        self.token: CancelToken | None = None
+
+    def begin_statement(self) -> None:
+        if self.seconds is not None:
+            self.deadline = time.monotonic() + self.seconds
+
+    def is_exceeded(self) -> bool:
+        return bool(self.token and self.token.is_cancelled) or time.monotonic() > self.deadline
+
+
 @contextmanager
-def _translated() -> Iterator[None]:
-    """The database's errors as ours. What is not known here is a bug, and stays one."""
+def _limit_statements(connection: Connection, seconds: float) -> Iterator[None]:
+    """Interrupt statements that take too long (on PostgreSQL a setting does it) or whose request is cancelled."""
+    if connection.dialect.name == "postgresql":
+        with _cancel_on_postgresql(connection):
+            yield
+        return
+    limit: _SqliteLimit = connection.info[_SQLITE_LIMIT]
+    limit.seconds, limit.token = seconds, cancellation.current()
+    try:
+        yield
+    finally:
+        limit.seconds, limit.token, limit.deadline = None, None, math.inf
+
+
+@contextmanager
+def _cancel_on_postgresql(connection: Connection) -> Iterator[None]:
+    driver_connection = connection.connection.dbapi_connection
+    assert driver_connection is not None
+    lock, is_open = threading.Lock(), True
+
+    def cancel() -> None:
+        with lock:
+            if is_open:
+                driver_connection.cancel()
+
+    try:  # the request to cancel takes a connection of its own, so a thread sends it
+        with cancellation.on_cancel(lambda: threading.Thread(target=cancel, daemon=True).start()):
+            yield
+    finally:
+        with lock:
+            is_open = False
+        if (token := cancellation.current()) and token.is_cancelled:
+            connection.invalidate()  # the server may process the cancellation later, in the next transaction
+
+
+@contextmanager
+def _translate_errors() -> Iterator[None]:
+    """Raise the errors of the database as Penstock errors. An unknown error is a bug and is raised as it is."""
     try:
         yield
     except PoolTimeout:
-        raise Unavailable("database_busy", "too many uses of the catalog at once in this process; try again") from None
+        raise Unavailable("database_busy.pool") from None
     except DBAPIError as cause:
-        state = getattr(cause.orig, "sqlstate", None)
-        if state == _LOCKED or "database is locked" in str(cause.orig):
-            raise Unavailable("database_busy", "another process holds the catalog's write lock; try again") from None
-        if state in _OVERTAKEN:
-            raise Conflict("overtaken", "another transaction came first; try again") from None
-        if state in _NO_ROLE:
+        sqlstate = getattr(cause.orig, "sqlstate", None)
+        if sqlstate == _LOCK_TIMEOUT_STATE or "database is locked" in str(cause.orig):
+            raise Unavailable("database_busy.lock") from None
+        if sqlstate == _CANCELLED_STATE or str(cause.orig) == "interrupted":
+            cancellation.raise_if_cancelled()
+            raise Unavailable("statement_timed_out") from None
+        if sqlstate in _RETRYABLE_STATES:
+            raise Conflict("overtaken") from None
+        if sqlstate in _MISSING_ROLE_STATES:
             raise Unsupported(
-                "no_app_role",
-                f"this login may not act as {APP_ROLE}; let the owner run `penstock migrate`, and "
-                f"GRANT {APP_ROLE} TO the login",
+                "missing_app_role",
+                {"app_role": APP_ROLE},
             ) from None
         if not isinstance(cause, OperationalError | InterfaceError):
             raise
-        raise Unavailable("database_unavailable", f"the database cannot be used: {_said(cause)}") from None
+        raise Unavailable("database_unavailable", {"cause": _driver_message(cause)}) from None
 
 
-def _said(cause: Exception) -> str:
-    """The driver's first line, without the statement and its parameters."""
+def _driver_message(cause: Exception) -> str:
+    """Return the first line of the driver's message, without the statement and its parameters."""
     return str(getattr(cause, "orig", None) or cause).strip().partition("\n")[0][:200]

@@ -1,33 +1,35 @@
-"""Find datasets by what is known of them."""
+"""Search datasets with OData query options."""
 
 from sqlalchemy import literal, select
 
-from penstock.catalog import odata_sql as searches
-from penstock.catalog.database import Tx, mine
-from penstock.catalog.snapshots import NEWEST_OF_ALL, snapshot
-from penstock.catalog.odata_sql import Cased, Columns, Page
+from penstock.catalog import odata_sql
+from penstock.catalog.database import CatalogTransaction
+from penstock.catalog.odata_sql import Columns, FoldedText
+from penstock.catalog.snapshots import NEWEST_OF_ALL, snapshot_from_row
 from penstock.catalog.tables import dataset_versions, datasets
+from penstock.catalog.tenant_guard import tenant_filter
 from penstock.core.dataset.snapshot import Snapshot
-from penstock.core.odata import Fields, Kind, Options
+from penstock.core.odata import FieldKind, Fields, QueryOptions
+from penstock.core.paging import SearchPage
 
 _d, _v = datasets.c, dataset_versions.c
 _name = _d.schema_name + literal(".") + _d.table_name
 
 FIELDS: Fields = {
-    "id": Kind.GUID,
-    "name": Kind.TEXT,
-    "schema_name": Kind.TEXT,
-    "table_name": Kind.TEXT,
-    "row_ids": Kind.BOOLEAN,
-    "read_only": Kind.BOOLEAN,
-    "created_at": Kind.INSTANT,
-    "version": Kind.INTEGER,
-    "operation": Kind.TEXT,
-    "rows": Kind.INTEGER,
-    "files": Kind.INTEGER,
-    "bytes": Kind.INTEGER,
-    "at": Kind.INSTANT,
-    "author": Kind.TEXT,
+    "id": FieldKind.GUID,
+    "name": FieldKind.TEXT,
+    "schema_name": FieldKind.TEXT,
+    "table_name": FieldKind.TEXT,
+    "row_ids": FieldKind.BOOLEAN,
+    "read_only": FieldKind.BOOLEAN,
+    "created_at": FieldKind.INSTANT,
+    "version": FieldKind.INTEGER,
+    "operation": FieldKind.TEXT,
+    "rows": FieldKind.INTEGER,
+    "files": FieldKind.INTEGER,
+    "bytes": FieldKind.INTEGER,
+    "at": FieldKind.INSTANT,
+    "author": FieldKind.TEXT,
 }
 _COLUMNS: Columns = {
     **{name: _v[name] for name in ("version", "operation", "rows", "files", "bytes", "author")},
@@ -36,21 +38,25 @@ _COLUMNS: Columns = {
     "name": _name,
     "at": _v.created_at,
 }
-_NAME = Cased(_name, _d.name_key, searches.upper(_name))  # names are ASCII, which every database folds alike
+_ALL = NEWEST_OF_ALL.order_by(None)
+_NAME = FoldedText(
+    _name, _d.name_key, odata_sql.upper_ascii(_name)
+)  # names are ASCII: all databases fold them the same way
 
 
-def schema_names(tx: Tx) -> list[str]:
-    """The schemas that have a dataset; each once, though it be spelled in two cases."""
-    found = {row.schema_name.lower(): row.schema_name for row in tx.all(_SCHEMAS)}
-    return [found[key] for key in sorted(found)]
+def list_namespaces(tx: CatalogTransaction) -> list[str]:
+    """Return the namespaces that have a dataset. Spellings that differ in case count as one."""
+    spelling_by_key = {row.schema_name.lower(): row.schema_name for row in tx.all(_SELECT_NAMESPACES)}
+    return [spelling_by_key[key] for key in sorted(spelling_by_key)]
 
 
-_SCHEMAS = select(_d.schema_name).where(mine(datasets), _d.dropped_at.is_(None)).distinct()
+_SELECT_NAMESPACES = select(_d.schema_name).where(tenant_filter(datasets), _d.dropped_at.is_(None)).distinct()
 
 
-def search(tx: Tx, options: Options) -> Page[Snapshot]:
-    """The tenant's datasets at their newest versions; by name unless another order is asked for."""
-    wanted = NEWEST_OF_ALL.where(*searches.conditions(options.filter, options.search, _COLUMNS, [_NAME]))
-    if options.orderby:
-        wanted = wanted.order_by(None).order_by(*searches.order(options.orderby, _COLUMNS, [_d.dataset_id]))
-    return searches.page(tx, wanted, options, snapshot)
+def search(tx: CatalogTransaction, options: QueryOptions) -> SearchPage[Snapshot]:
+    """Return a page of the tenant's datasets at their newest versions, by name unless another order is requested."""
+    statement = _ALL.where(*odata_sql.conditions(options.filter, options.search, _COLUMNS, [_NAME]))
+    tie_break = [_d.dataset_id] if options.orderby else [_d.name_key]
+    keys = odata_sql.sort_keys(options.orderby, _COLUMNS, tie_break)
+    search = odata_sql.prepare_search(statement, keys, odata_sql.null_positions(options))
+    return odata_sql.search_page(tx, search, options, snapshot_from_row)

@@ -1,4 +1,4 @@
-"""Bring the catalog's tables up to date, and say whether they are."""
+"""Create and migrate the tables of the catalog, and check that they are current."""
 
 from pathlib import Path
 
@@ -8,42 +8,60 @@ from sqlalchemy.exc import DBAPIError
 from penstock.catalog.database import APP_ROLE, TENANT_SETTING, Database
 from penstock.errors import Unsupported
 
-HEAD = "0007"  # the newest step; a test compares it with the folder
+CURRENT_MIGRATION = "0001_initial"  # a test compares it with the folder of migrations
+# Migrations of development versions. Their tables have other names; there is no upgrade from them.
+_DEVELOPMENT_MIGRATIONS = frozenset(f"{number:04}" for number in range(1, 8))
 
 
-def revision(db: Database) -> str | None:
-    """The step that the tables are at; None where there are none."""
-    with db.raw(write=False) as connection:
-        return _revision(connection)
+def current_migration(db: Database) -> str | None:
+    """Return the id of the migration that the catalog is at, or None if the database has no catalog."""
+    with db.connect_without_tenant(write=False) as connection:
+        return _read_migration(connection)
 
 
 def assert_current(db: Database) -> None:
-    match revision(db):
-        case str(found) if found == HEAD:
-            return
-        case None:
-            raise Unsupported("not_migrated", "the database holds no Penstock catalog; run `penstock migrate`")
-        case other:
-            raise Unsupported(
-                "other_revision",
-                f"the catalog is at revision {other}, and this Penstock needs {HEAD}; run `penstock migrate` "
-                "(or update Penstock, if the catalog is the newer)",
-                found=other,
-                needed=HEAD,
-            )
+    """Check that the catalog has the tables of this version of Penstock.
+
+    Raises:
+        Unsupported: there is no catalog, or another version of Penstock made it
+    """
+    applied = current_migration(db)
+    _assert_supported(applied)
+    if applied is None:
+        raise Unsupported("not_migrated")
+    if applied != CURRENT_MIGRATION:
+        raise Unsupported(
+            "other_migration",
+            {"applied": applied, "current": CURRENT_MIGRATION},
+            found=applied,
+            needed=CURRENT_MIGRATION,
+        )
+
+
+def _assert_supported(applied: str | None) -> None:
+    if applied in _DEVELOPMENT_MIGRATIONS:
+        raise Unsupported("catalog_too_old", {"applied": applied}, found=applied, needed=CURRENT_MIGRATION)
 
 
 def migrate(db: Database) -> tuple[str | None, str]:
-    """Run the missing steps, in one transaction. Returns the revision before and after."""
+    """Apply the missing migrations in one transaction.
+
+    Returns:
+        the ids of the migration before and after
+
+    Raises:
+        Unsupported: a development version of Penstock made the catalog
+    """
     from alembic import command
     from alembic.config import Config
 
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).with_name("migrations")).replace("%", "%%"))
-    with db.raw() as connection:
-        before = _revision(connection)
+    with db.connect_without_tenant() as connection:
+        before = _read_migration(connection)
         connection.rollback()
-        if before != HEAD:
+        _assert_supported(before)
+        if before != CURRENT_MIGRATION:
             with connection.begin():
                 if connection.dialect.name == "postgresql":
                     connection.execute(text("SELECT pg_advisory_xact_lock(7305466)"))  # one migration at a time
@@ -51,50 +69,49 @@ def migrate(db: Database) -> tuple[str | None, str]:
                 command.upgrade(config, "head")
                 if connection.dialect.name == "postgresql":
                     connection.execute(text(f"GRANT SELECT ON alembic_version TO {APP_ROLE}"))
-    return before, HEAD
+    return before, CURRENT_MIGRATION
 
 
-def protect(connection: Connection, tables: list[str], *, append_only: list[str]) -> None:
-    """PostgreSQL: let the application role work on the tables, and only on rows of the tenant it names."""
+def enable_row_security(connection: Connection, tables: list[str], *, append_only: list[str]) -> None:
+    """PostgreSQL: grant the application role access to the tables, limited to the rows of its tenant."""
     connection.execute(
-        text(  # roles belong to the whole server: another database may be making it at this moment
+        text(  # roles belong to the whole server: another database may create the role at the same time
             f"DO $$ BEGIN CREATE ROLE {APP_ROLE} NOLOGIN; "
             "EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $$"
         )
     )
-    if _above_the_rules(connection):
+    if _bypasses_row_security(connection):
         raise Unsupported(
-            "role_too_mighty",
-            f"the role {APP_ROLE} is a superuser or has BYPASSRLS, so it would see every tenant; "
-            f"ALTER ROLE {APP_ROLE} NOSUPERUSER NOBYPASSRLS",
+            "app_role_too_privileged",
+            {"app_role": APP_ROLE},
         )
     connection.execute(text(f"GRANT {APP_ROLE} TO CURRENT_USER"))
     schema = connection.scalar(text("SELECT quote_ident(current_schema())"))
     connection.execute(text(f"GRANT USAGE ON SCHEMA {schema} TO {APP_ROLE}"))
-    own = f"tenant_id = nullif(current_setting('{TENANT_SETTING}', true), '')::uuid"
+    policy = f"tenant_id = nullif(current_setting('{TENANT_SETTING}', true), '')::uuid"
     for table in tables:
         rights = "SELECT, INSERT" if table in append_only else "SELECT, INSERT, UPDATE, DELETE"
         for statement in (
             f"GRANT {rights} ON {table} TO {APP_ROLE}",
             f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY",
             f"ALTER TABLE {table} FORCE ROW LEVEL SECURITY",
-            f"CREATE POLICY own_tenant ON {table} USING ({own}) WITH CHECK ({own})",
+            f"CREATE POLICY own_tenant ON {table} USING ({policy}) WITH CHECK ({policy})",
         ):
             connection.execute(text(statement))
 
 
-def _above_the_rules(connection: Connection) -> bool:
-    found = connection.scalar(
+def _bypasses_row_security(connection: Connection) -> bool:
+    bypasses = connection.scalar(
         text("SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = :role"), {"role": APP_ROLE}
     )
-    return bool(found)
+    return bool(bypasses)
 
 
-def unprotected(db: Database) -> list[str]:
-    """PostgreSQL: tables of tenants that row-level security does not guard; all of them for a role above it."""
-    with db.raw() as connection:
-        if _above_the_rules(connection):
-            return ["any table: the role penstock_app is above it"]
+def tables_without_row_security(db: Database) -> list[str]:
+    """PostgreSQL: list the tables without forced row-level security, or one entry if the role bypasses it."""
+    with db.connect_without_tenant() as connection:
+        if _bypasses_row_security(connection):
+            return [f"any table: the role {APP_ROLE} bypasses it"]
         rows = connection.execute(
             text(
                 "SELECT c.relname FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'tenant_id' "
@@ -105,10 +122,10 @@ def unprotected(db: Database) -> list[str]:
         return [row.relname for row in rows]
 
 
-def _revision(connection: Connection) -> str | None:
+def _read_migration(connection: Connection) -> str | None:
     try:
-        found: str | None = connection.scalar(_VERSION)
-        return found
+        migration: str | None = connection.scalar(_SELECT_MIGRATION)
+        return migration
     except DBAPIError:
         connection.rollback()
         if inspect(connection).has_table("alembic_version"):
@@ -116,4 +133,4 @@ def _revision(connection: Connection) -> str | None:
         return None
 
 
-_VERSION = text("SELECT version_num FROM alembic_version")
+_SELECT_MIGRATION = text("SELECT version_num FROM alembic_version")

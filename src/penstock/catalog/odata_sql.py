@@ -1,39 +1,40 @@
-"""Find rows by an OData filter: the tree as SQL that keeps the same rows, in the same order, on every database.
+"""Compile OData filters and orders to SQL that returns the same rows in the same order on every database.
 
-    where(filter, columns)              the condition
-    containing(words, columns)          the condition of `$search`
-    order(orderby, columns, tie_break)  what to order by
-    page(tx, statement, options)        the rows of a page, whether there are more, and how many in all
+    filter_condition(filter, columns)          the condition of `$filter`
+    search_condition(words, columns)           the condition of `$search`
+    sort_keys(orderby, columns, tie_break)     the sort key of a row
+    prepare_search(statement, keys, …)         the statement of a page: ordered, after a position
+    search_page(tx, search, options, …)        the rows of a page, the position of the next page, and the total count
 
-Nothing that a caller wrote becomes SQL text: values are bound. Text is compared and ordered by code point. Folding needs
-a column beside the text that Python folded when the row was written (`Cased`); other text is folded from A to Z only.
-NULL is lowest. A number literal is read as a double, and an integer column beside a double one too.
+No text of a caller becomes SQL text: values are bound. Text is compared and ordered by code point. Case folding uses
+columns that Python filled when the row was written (`FoldedText`); other text is folded for A to Z only. NULL sorts
+lowest; long texts are ordered by their first characters, which fit into the link of the next page. A number literal is a double; an integer column that is compared with a double column is one, too.
 
-`not` is pushed down to the single tests, so that AND and OR are all that joins them. Then a test that is NULL may stand
-for false, which leaves plain comparisons that an index can serve, and only turned tests have to mind NULL.
+`not` is pushed down to the single tests (`Truth`), so that only AND and OR join them. A test that is NULL then counts as
+false, which leaves plain comparisons that an index can serve; only negated tests must handle NULL.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from decimal import Decimal
-from typing import Any, Generic, TypeAlias, TypeVar
+from datetime import UTC, datetime
+from functools import cmp_to_key
+from typing import Any, TypeAlias, TypeVar
+from uuid import UUID
 
 from sqlalchemy import (
     BigInteger,
     Boolean,
     ColumnElement,
     Date,
-    Dialect,
-    Float,
     FromClause,
     Integer,
-    Numeric,
     Row,
     Select,
     String,
     Text,
-    TypeDecorator,
     Uuid,
+    and_,
     bindparam,
     exists,
     false,
@@ -51,20 +52,50 @@ from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.sql.type_api import TypeEngine
 from sqlalchemy.sql.visitors import InternalTraversal
 
-from penstock.catalog.database import Tx, mine
-from penstock.catalog.tables import Instant
-from penstock.core.odata import (And, Case, Compare, Comparison, Exists, Field, Folded, In, Kind, Literal, Match, Node, Not, Options, Or, Order, Place, Value, walk)
+from penstock.catalog.database import CatalogTransaction
+from penstock.catalog.sql_functions import CodePoints, NearestDouble, TextPosition, Unindexed
+from penstock.catalog.tables import UtcTimestamp
+from penstock.catalog.tenant_guard import tenant_filter
+from penstock.core.names import parse_uuid
+from penstock.core.odata import (
+    CaseFold,
+    Exists,
+    FieldKind,
+    LetterCase,
+    MatchKind,
+    Node,
+    ODataAnd,
+    ODataCompare,
+    ODataComparison,
+    ODataField,
+    ODataIn,
+    ODataLiteral,
+    ODataNot,
+    ODataOr,
+    OrderBy,
+    QueryOptions,
+    TextMatch,
+    Truth,
+    TruthTest,
+    Value,
+    is_never_null,
+    questions,
+    skiptoken,
+    walk,
+)
 from penstock.core.odata.nodes import size
+from penstock.core.odata.skiptoken import MAX_KEY_TEXT
+from penstock.core.paging import SearchPage
 
-_SMALL = 16  # tests of a filter that is worth a place in the cache of statements
+_MAX_CACHED_TESTS = 16  # larger filters are not cached
 
 Sql: TypeAlias = ColumnElement[Any]
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Cased:
-    """Text with what `str.lower` and `str.upper` made of it when it was written."""
+class FoldedText:
+    """A text column with the columns that hold its `str.lower` and `str.upper`."""
 
     column: Sql
     lower: Sql
@@ -76,132 +107,329 @@ class Children:
     """The rows of another table that belong to a row."""
 
     table: FromClause
-    key: Sql  # of the row
-    of: Sql  # the column of the other table that holds that key; the tenant condition is added here
-    columns: Mapping[str, Sql | Cased]
+    key: Sql  # key column of the parent row
+    of: Sql  # column of the other table with that key; the tenant condition is added here
+    columns: Mapping[str, Sql | FoldedText]
 
 
-Columns: TypeAlias = Mapping[str, Sql | Cased | Children]
+Columns: TypeAlias = Mapping[str, Sql | FoldedText | Children]
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
-    """Stands for a value that comes with the request, so that filters of one shape share one statement."""
+class ParameterSlot:
+    """Placeholder for a value of a request, so that filters of one shape share one statement."""
 
     name: str
 
 
 def is_small(node: Node | None) -> bool:
-    """Is a filter worth a place in a cache?"""
-    return node is None or size(node) <= _SMALL
+    """Return whether a filter is small enough for a cache."""
+    return node is None or size(node) <= _MAX_CACHED_TESTS
 
 
-def slotted(node: Node) -> tuple[Node, dict[str, Any]]:
-    """The filter's shape, and the values to run it with."""
+def parameterize(node: Node, columns: Columns) -> tuple[Node, dict[str, Any]]:
+    """Split a filter into its shape and the values to run it with."""
     values: dict[str, Any] = {}
 
     def slot(value: Value) -> Value:
-        if not isinstance(value, Literal) or value.value is None:
+        if not isinstance(value, ODataLiteral) or value.value is None:
             return value
         name = f"v{len(values)}"
         values[name] = value.value
-        return Literal(Slot(name), value.kind)
+        return ODataLiteral(ParameterSlot(name), value.kind)
 
     def shape(part: Node) -> Node:
         match part:
-            case Compare(op, left, right):
-                return Compare(op, left, slot(right))
-            case Match(place, whole, text):
-                return Match(place, slot(whole), slot(text))
-            case Not(operand):
-                return Not(shape(operand))
-            case And(parts):
-                return And(tuple(map(shape, parts)))
-            case Or(parts):
-                return Or(tuple(map(shape, parts)))
+            case ODataCompare(op, left, right):
+                return ODataCompare(op, left, slot(right))
+            case TextMatch(match_kind, whole, text):
+                return TextMatch(match_kind, slot(whole), slot(text))
+            case ODataNot(operand):
+                return ODataNot(shape(operand))
+            case TruthTest(operand, value):
+                return TruthTest(shape(operand), value)
+            case ODataAnd(parts):
+                return ODataAnd(tuple(map(shape, parts)))
+            case ODataOr(parts):
+                return ODataOr(tuple(map(shape, parts)))
             case Exists(collection, body):
                 return Exists(collection, None if body is None else shape(body))
-        return part  # a list may have any length, so its values stay
+        return part  # a list can have any length, so its values stay
 
-    return shape(node), values
-
-
-def where(node: Node, columns: Columns) -> ColumnElement[bool]:
-    return _Formula.of(_formula(node, columns, negated=False))
+    return shape(_fold_literals(node, columns)), values
 
 
-def containing(words: Sequence[str], columns: Sequence[Cased]) -> ColumnElement[bool]:
-    """Does each word occur in one of the columns? In upper case, which tells fewer letters apart than lower."""
-    found = [
-        _joined("OR", [_leaf(_Position(column.upper, _bound(word.upper(), Kind.TEXT)) > 0) for column in columns])
+def filter_condition(node: Node, columns: Columns) -> ColumnElement[bool]:
+    """Return the condition of a filter."""
+    return _Formula.of(_formula(_fold_literals(node, columns), columns, Truth.IS_TRUE))
+
+
+def _fold_literals(node: Node, columns: Columns) -> Node:
+    """Return a filter in which `tolower` and `toupper` of literals are evaluated, as for the other operand."""
+
+    def fold(value: Value, other: Value) -> Any:
+        if not isinstance(value, CaseFold) or not isinstance(value.operand, ODataLiteral):
+            return value
+        is_ascii = False
+        if isinstance(other, CaseFold) and isinstance(other.operand, ODataField):
+            is_ascii = not isinstance(_declared(other.operand, columns), FoldedText)
+        return ODataLiteral(_fold_text(value.operand.value, value.case, is_ascii=is_ascii), FieldKind.TEXT)
+
+    match node:
+        case ODataCompare(op, left, right):
+            return ODataCompare(op, left, fold(right, left))
+        case TextMatch(match_kind, whole, part):
+            return TextMatch(match_kind, fold(whole, part), fold(part, whole))
+        case ODataIn(operand, items):
+            return ODataIn(operand, tuple(fold(item, operand) for item in items))
+        case ODataNot(operand):
+            return ODataNot(_fold_literals(operand, columns))
+        case TruthTest(operand, value):
+            return TruthTest(_fold_literals(operand, columns), value)
+        case ODataAnd(parts):
+            return ODataAnd(tuple(_fold_literals(part, columns) for part in parts))
+        case ODataOr(parts):
+            return ODataOr(tuple(_fold_literals(part, columns) for part in parts))
+        case Exists(collection, body) if body is not None:
+            return Exists(collection, _fold_literals(body, columns))
+    return node
+
+
+def _fold_text(text: str, case: LetterCase, *, is_ascii: bool) -> str:
+    fold = str.lower if case is LetterCase.LOWER else str.upper
+    return "".join(fold(letter) if letter.isascii() else letter for letter in text) if is_ascii else fold(text)
+
+
+def search_condition(words: Sequence[str], columns: Sequence[FoldedText]) -> ColumnElement[bool]:
+    """Return the condition that each word occurs in one of the columns. Compares upper case, which distinguishes
+    fewer letters than lower case.
+    """
+    conditions = [
+        _join(
+            "OR",
+            [_single_test(TextPosition(column.upper, _bind(word.upper(), FieldKind.TEXT)) > 0) for column in columns],
+        )
         for word in words
     ]
-    return _Formula.of(_joined("AND", found)) if found else true()
+    return _Formula.of(_join("AND", conditions)) if conditions else true()
 
 
 def conditions(
-    filter: Node | None, words: Sequence[str], columns: Columns, texts: Sequence[Cased]
+    filter: Node | None, words: Sequence[str], columns: Columns, texts: Sequence[FoldedText]
 ) -> list[ColumnElement[bool]]:
-    """What `$filter` and `$search` ask for; `texts` are what words are looked for in."""
-    found = [] if filter is None else [where(filter, columns)]
-    return [*found, containing(words, texts)] if words else found
-
-
-def order(orderby: Sequence[Order], columns: Columns, tie_break: Sequence[Sql]) -> list[ColumnElement[Any]]:
-    """The columns to order by; `tie_break` comes last, so that no two rows are equal."""
-    asked = [(_column(one.field, columns), one.descending) for one in orderby]
-    last = [(column, False) for column in tie_break if not any(column is other for other, _ in asked)]
-    return [_ordered(column, descending) for column, descending in asked + last]
-
-
-def upper(text: Sql) -> Sql:
-    """A to Z; every database folds those alike."""
-    return func.upper(_CodePoints(text), type_=Text())
+    """Return the conditions of `$filter` and `$search`; words are searched in `texts`."""
+    parts = [] if filter is None else [filter_condition(filter, columns)]
+    return [*parts, search_condition(words, texts)] if words else parts
 
 
 @dataclass(frozen=True)
-class Page(Generic[T]):
-    items: list[T]
-    more: bool
-    count: int | None  # of all that fit, if it was asked for
+class SortKey:
+    """A column that rows are ordered by."""
+
+    column: Sql
+    descending: bool = False
+    unindexed: bool = False  # do not read the rows from the index of this order
+
+    @property
+    def value(self) -> Sql:
+        """The value that is compared, which a position contains."""
+        is_long = isinstance(self.column.type, String) and (self.column.type.length or MAX_KEY_TEXT + 1) > MAX_KEY_TEXT
+        return func.substr(self.column, 1, MAX_KEY_TEXT, type_=Text()) if is_long else self.column
+
+    @property
+    def is_nullable(self) -> bool:
+        return getattr(self.column, "nullable", True)
+
+    def order(self) -> ColumnElement[Any]:
+        """Return the element of ORDER BY."""
+        key = Unindexed(self._comparable) if self.unindexed else self._comparable
+        directed = key.desc() if self.descending else key.asc()
+        if not self.is_nullable:  # without NULLS FIRST, so that PostgreSQL uses the index
+            return directed
+        return directed.nulls_last() if self.descending else directed.nulls_first()
+
+    def equals(self, position: Sql | None) -> ColumnElement[bool]:
+        """Return the condition that a row has the value of a position; None: NULL."""
+        return self._comparable.is_(None) if position is None else self._comparable == position
+
+    def follows(self, position: Sql | None) -> ColumnElement[bool]:
+        """Return the condition that a row comes after the value of a position; None: NULL, which is lowest."""
+        if position is None:
+            return false() if self.descending else self._comparable.is_not(None)
+        if not self.descending:
+            return self._comparable > position
+        lower = self._comparable < position
+        return or_(lower, self._comparable.is_(None)) if self.is_nullable else lower
+
+    def reaches(self, position: Sql) -> ColumnElement[bool]:
+        """Return the condition that a row has the value of a position or comes after it, for a column without NULL."""
+        return self._comparable <= position if self.descending else self._comparable >= position
+
+    @property
+    def _comparable(self) -> Sql:
+        return CodePoints(self.value) if isinstance(self.column.type, String) else self.value
 
 
-def page(tx: Tx, wanted: Select[Any], options: Options, made: Callable[[Row[Any]], T], **values: Any) -> Page[T]:
-    """The rows of a statement that has its conditions and its order."""
-    rows = tx.all(wanted.limit(options.top + 1).offset(options.skip), **values)
+def sort_keys(orderby: Sequence[OrderBy], columns: Columns, tie_break: Sequence[Sql]) -> tuple[SortKey, ...]:
+    """Return the sort key. `tie_break` comes last, so that no two rows are equal."""
+    requested = [SortKey(_column(item.field, columns), item.descending) for item in orderby]
+    others = [SortKey(column) for column in tie_break if not any(column is key.column for key in requested)]
+    return (*requested, *others)
+
+
+def newest_first(created: Sql, key: Sql, *, few: bool) -> tuple[SortKey, ...]:
+    """Return the default sort key. With `few`, the rows are sorted instead of read from the index of that order."""
+    return tuple(SortKey(column, descending=True, unindexed=few) for column in (created, key))
+
+
+@dataclass(frozen=True)
+class PreparedSearch:
+    """The statements of a search: all rows, and the rows of a page with their sort keys as the last columns."""
+
+    all_rows: Select[Any]
+    page: Select[Any]
+    keys: tuple[SortKey, ...]
+
+
+def null_positions(options: QueryOptions) -> tuple[bool, ...] | None:
+    """Return for each value of the position whether it is NULL; None without a position. Part of a statement's shape."""
+    return None if options.after is None else tuple(value is None for value in options.after)
+
+
+def prepare_search(statement: Select[Any], keys: tuple[SortKey, ...], nulls: tuple[bool, ...] | None) -> PreparedSearch:
+    """Return the statements of a search with all its conditions."""
+    values = [key.value.label(f"sort_key_{number}") for number, key in enumerate(keys)]
+    page = statement.order_by(*(key.order() for key in keys)).add_columns(*values)
+    return PreparedSearch(statement, page if nulls is None else page.where(follows(keys, nulls)), keys)
+
+
+def follows(keys: Sequence[SortKey], nulls: Sequence[bool]) -> ColumnElement[bool]:
+    """Return the condition that a row comes after the position whose values are bound by `position_values`.
+
+    Raises:
+        Invalid: no row can have this position
+    """
+    if len(nulls) != len(keys) or any(is_null > key.is_nullable for key, is_null in zip(keys, nulls, strict=True)):
+        raise skiptoken.bad_token()
+    values = [
+        None if is_null else bindparam(f"after{index}", type_=key.value.type)
+        for index, (key, is_null) in enumerate(zip(keys, nulls, strict=True))
+    ]
+    (key, value), *before = reversed(list(zip(keys, values, strict=True)))
+    condition: ColumnElement[bool] = key.follows(value)
+    for key, value in before:
+        condition = or_(key.follows(value), and_(key.equals(value), condition))
+    first, value = keys[0], values[0]
+    if value is not None and not first.is_nullable:  # a range that an index serves
+        condition = and_(first.reaches(value), condition)
+    return condition
+
+
+def position_values(keys: Sequence[SortKey], after: Sequence[Any] | None) -> dict[str, Any]:
+    """Return the values to run `follows` with.
+
+    Raises:
+        Invalid: a value has not the type of its column
+    """
+    return {
+        f"after{index}": _parse_position(key.column.type, value)
+        for index, (key, value) in enumerate(zip(keys, after or (), strict=False))
+        if value is not None
+    }
+
+
+def _parse_position(column_type: TypeEngine[Any], value: Any) -> Any:
+    match column_type, value:
+        case Uuid(), str():
+            if (id := parse_uuid(value)) is not None:
+                return id
+        case UtcTimestamp(), str():
+            with suppress(ValueError, OverflowError):
+                return datetime.fromisoformat(value).astimezone(UTC)
+        case (String(), str()) | (Boolean(), bool()):
+            return value
+        case Integer(), int() if not isinstance(value, bool):
+            return value
+    raise skiptoken.bad_token()
+
+
+def _format_position(values: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(
+        value.isoformat() if isinstance(value, datetime) else str(value) if isinstance(value, UUID) else value
+        for value in values
+    )
+
+
+def upper_ascii(text: Sql) -> Sql:
+    """Return the text with A to Z in upper case, which every database folds the same way."""
+    return func.upper(CodePoints(text), type_=Text())
+
+
+def search_page(
+    tx: CatalogTransaction,
+    search: PreparedSearch,
+    options: QueryOptions,
+    from_row: Callable[[Row[Any]], T],
+    added: Sequence[tuple[tuple[Any, ...], T]] = (),
+    **values: Any,
+) -> SearchPage[T]:
+    """Return one page of a search.
+
+    Args:
+        tx: the transaction
+        search: the statements
+        options: number of items, position, and whether to count
+        from_row: converts a row
+        added: items that are in no table, with their sort keys; they are inserted in their places
+        values: values of the statements
+    """
+    skip = max(options.skip - len(added), 0)  # rows that come before the page, wherever the added items are
+    position = position_values(search.keys, options.after)
+    limited = search.page.limit(options.top + 1 + len(added)).offset(skip)
+    keyed = [(tuple(row)[-len(search.keys) :], row) for row in tx.all(limited, **values, **position)]
+    items: list[tuple[tuple[Any, ...], T]] = [*added, *((key, from_row(row)) for key, row in keyed)]
+    if added:
+
+        def compare(one: tuple[tuple[Any, ...], T], other: tuple[tuple[Any, ...], T]) -> int:
+            return _compare_keys(search.keys, one[0], other[0])
+
+        items.sort(key=cmp_to_key(compare))
+    del items[: options.skip - skip]
+    page, more = items[: options.top], len(items) > options.top
     count = None
     if options.count:
-        found = tx.first(select(func.count()).select_from(wanted.order_by(None).subquery()), **values)
-        count = found[0] if found else 0
-    return Page([made(row) for row in rows[: options.top]], len(rows) > options.top, count)
+        counted = tx.first(select(func.count()).select_from(search.all_rows.subquery()), **values)
+        count = counted[0] if counted else 0
+    next_key = _format_position(page[-1][0]) if page and more else None
+    return SearchPage([item for _, item in page], next_key, count)
 
 
-def newest_first(created: Sql, key: Sql, *, few: bool) -> list[ColumnElement[Any]]:
-    """The order where none was asked for; of few rows, which are then to be sorted."""
-    return [(_Unindexed(column) if few else column).desc() for column in (created, key)]
+def _compare_keys(keys: Sequence[SortKey], one: Sequence[Any], other: Sequence[Any]) -> int:
+    """Compare the sort keys of two items as the databases do."""
+    for key, left, right in zip(keys, one, other, strict=True):
+        if left != right:
+            is_less = right is not None and (left is None or left < right)
+            return -1 if is_less != key.descending else 1
+    return 0
 
 
-def finds_few(node: Node | None, selective: Sequence[str]) -> bool:
-    """Does a filter ask for one of the fields whose values few rows share?"""
+def is_selective(node: Node | None, selective: Sequence[str]) -> bool:
+    """Return whether a filter requires a value of one of the selective fields, which few rows share."""
     match node:
-        case And(parts):
-            return any(finds_few(part, selective) for part in parts)
-        case Compare(Comparison.EQ, Field(name), Literal()) | In(Field(name), _) | Exists(name, _):
+        case ODataAnd(parts):
+            return any(is_selective(part, selective) for part in parts)
+        case (
+            ODataCompare(ODataComparison.EQ, ODataField(name), ODataLiteral())
+            | ODataIn(ODataField(name), _)
+            | Exists(name, _)
+        ):
             return name in selective
     return False
 
 
-def _ordered(column: Sql, descending: bool) -> ColumnElement[Any]:
-    key = _CodePoints(column) if isinstance(column.type, String) else column
-    directed = key.desc() if descending else key.asc()
-    if not getattr(column, "nullable", True):  # no word about NULL, so that PostgreSQL finds the index
-        return directed
-    return directed.nulls_last() if descending else directed.nulls_first()
-
-
 @dataclass(frozen=True)
-class _Text:
-    """A formula: `{}` for each test, and the tests. `height` is how deep parentheses go when it is read."""
+class _FormulaText:
+    """A formula: a template with `{}` for each test, the tests, and the depth of its parentheses."""
 
     template: str
     tests: tuple[ColumnElement[bool], ...]
@@ -209,149 +437,173 @@ class _Text:
     op: str = ""  # AND, OR, or a single test
 
 
-def _formula(node: Node, columns: Columns, *, negated: bool) -> _Text:
+def _formula(node: Node, columns: Columns, truth: Truth) -> _FormulaText:
     match node:
-        case Not(operand):
-            return _formula(operand, columns, negated=not negated)
-        case And(parts) | Or(parts):
-            op = "AND" if isinstance(node, And) != negated else "OR"
-            return _joined(op, [_formula(part, columns, negated=negated) for part in parts])
+        case ODataNot(operand):
+            return _formula(operand, columns, truth.of_operand)
+        case ODataAnd(parts) | ODataOr(parts):
+            op = "AND" if isinstance(node, ODataAnd) != truth.swaps_operators else "OR"
+            return _join(op, [_formula(part, columns, truth) for part in parts])
+        case TruthTest(operand):
+            op = "OR" if truth.swaps_operators else "AND"
+            return _join(op, [_formula(operand, columns, question) for question in questions(node, truth)])
         case Exists(collection, body):
             children = _children(collection, columns)
-            inner = None if body is None else _formula(body, columns, negated=False)
-            alone = body is None or not any(_asks_the_row(part) for part in walk(body))
-            return _leaf(_exists(children, inner, alone, negated), inner.height + 5 if inner else 5)
-    return _leaf(_turned(node, columns) if negated else _test(node, columns))
+            inner = None if body is None else _formula(body, columns, Truth.IS_TRUE)
+            alone = body is None or not any(_refers_to_parent(part) for part in walk(body))
+            test = _exists(children, inner, alone, negated=truth.swaps_operators)
+            return _single_test(test, inner.height + 5 if inner else 5)
+        case ODataLiteral(value):
+            return _single_test(true() if truth.holds(value) else false())
+    return _single_test(_truth_of_test(node, columns, truth))
 
 
-def _leaf(test: ColumnElement[bool], height: int = 1) -> _Text:
-    return _Text("{}", (test.self_group(against=operators.and_),), height)
+def _single_test(test: ColumnElement[bool], height: int = 1) -> _FormulaText:
+    return _FormulaText("{}", (test.self_group(against=operators.and_),), height)
 
 
-def _joined(op: str, parts: Sequence[_Text]) -> _Text:
-    """SQLite reads neither 100 parentheses nor a chain of 1,000 operators: the deepest part comes first, where it
-    costs the reader least, and the others are joined in pairs. AND in OR goes without parentheses."""
-    first, *rest = sorted((_grouped(part, op) for part in parts), key=lambda part: -part.height)
-    return _pair(op, first, _grouped(_paired(op, rest), "")) if rest else first
+def _join(op: str, parts: Sequence[_FormulaText]) -> _FormulaText:
+    """Join parts by AND or OR. SQLite parses neither 100 parentheses nor a chain of 1,000 operators: the deepest part
+    comes first, where it adds least depth, and the others are joined in pairs. AND within OR needs no parentheses.
+    """
+    first, *rest = sorted((_parenthesize(part, op) for part in parts), key=lambda part: -part.height)
+    return _join_two(op, first, _parenthesize(_join_in_pairs(op, rest), "")) if rest else first
 
 
-def _paired(op: str, parts: Sequence[_Text]) -> _Text:
+def _join_in_pairs(op: str, parts: Sequence[_FormulaText]) -> _FormulaText:
     if len(parts) == 1:
         return parts[0]
     half = len(parts) // 2
-    left, right = _paired(op, parts[:half]), _paired(op, parts[half:])
-    return _pair(op, _grouped(left, ""), _grouped(right, ""))
+    left, right = _join_in_pairs(op, parts[:half]), _join_in_pairs(op, parts[half:])
+    return _join_two(op, _parenthesize(left, ""), _parenthesize(right, ""))
 
 
-def _pair(op: str, left: _Text, right: _Text) -> _Text:
+def _join_two(op: str, left: _FormulaText, right: _FormulaText) -> _FormulaText:
     height = max(left.height, right.height + 2)
-    return _Text(f"{left.template} {op} {right.template}", left.tests + right.tests, height, op)
+    return _FormulaText(f"{left.template} {op} {right.template}", left.tests + right.tests, height, op)
 
 
-def _grouped(part: _Text, outer: str) -> _Text:
+def _parenthesize(part: _FormulaText, outer: str) -> _FormulaText:
     if not part.op or (outer == "OR" and part.op == "AND"):
         return part
-    return _Text(f"({part.template})", part.tests, part.height + 1)
+    return _FormulaText(f"({part.template})", part.tests, part.height + 1)
 
 
 def _test(node: Node, columns: Columns) -> ColumnElement[bool]:
-    """True where the condition holds; false or NULL where not."""
+    """Return a test that is true where the condition holds, and false or NULL elsewhere.
+
+    It is NULL where the condition is null.
+    """
     match node:
-        case Literal(value):
-            return true() if value else false()
-        case Compare(Comparison.EQ, left, Literal(None)):
+        case ODataField():
+            return _value(node, columns)
+        case ODataCompare(ODataComparison.EQ, left, ODataLiteral(None)):
             return _value(left, columns).is_(None)
-        case Compare(Comparison.EQ, left, Literal() as right):
+        case ODataCompare(ODataComparison.EQ, left, ODataLiteral() as right):
             return _value(left, columns) == _value(right, columns)
-        case Compare(Comparison.EQ, left, right):
+        case ODataCompare(ODataComparison.EQ, left, right):
             return _value(left, columns).is_not_distinct_from(_value(right, columns))
-        case Compare(_, _, Literal(None)):
+        case ODataCompare(_, _, ODataLiteral(None)):
             return false()
-        case Compare(op, left, right):
+        case ODataCompare(op, left, right):
             return _ORDERINGS[op](_comparable(left, columns), _value(right, columns))
-        case In(operand, items):
-            return _in(_value(operand, columns), items)
-        case Match(place, whole, part):
-            return _match(place, _value(whole, columns), _value(part, columns))
+        case ODataIn(operand, items):
+            return _is_in(_value(operand, columns), items)
+        case TextMatch(match_kind, whole, part):
+            return _text_match(match_kind, _value(whole, columns), _value(part, columns))
     raise TypeError(f"{node} is no single test")
 
 
-def _turned(node: Node, columns: Columns) -> ColumnElement[bool]:
-    """True where the condition does not hold, also where it is NULL."""
+def _truth_of_test(node: Node, columns: Columns, truth: Truth) -> ColumnElement[bool]:
+    """Return a test that is true where the answer is yes, and false or NULL elsewhere."""
+    if not truth.swaps_operators:
+        test = _test(node, columns)
+        is_plain = truth is Truth.IS_TRUE or is_never_null(node)
+        return test if is_plain else func.coalesce(test, true(), type_=Boolean())
     match node:
-        case Compare(Comparison.EQ, left, Literal(None)):
+        case ODataCompare(ODataComparison.EQ, left, ODataLiteral(None)):
             return _value(left, columns).is_not(None)
-        case Compare(Comparison.EQ, left, right):
+        case ODataCompare(ODataComparison.EQ, left, right):
             return _value(left, columns).is_distinct_from(_value(right, columns))
-    return not_(func.coalesce(_test(node, columns), false(), type_=Boolean()))
+    test = _test(node, columns)
+    if truth is Truth.IS_FALSE and not is_never_null(node):
+        return not_(test)
+    return not_(func.coalesce(test, false(), type_=Boolean()))
 
 
-def _exists(children: Children, body: _Text | None, alone: bool, negated: bool) -> ColumnElement[bool]:
-    """A body that stands alone is a list of keys, for which SQLite uses an index; for EXISTS it looks at every row."""
-    conditions = [*([_Formula.of(body)] if body else []), mine(children.table)]  # where its parentheses cost least
-    there: ColumnElement[bool]
+def _exists(children: Children, body: _FormulaText | None, alone: bool, *, negated: bool) -> ColumnElement[bool]:
+    """Return the condition that a row has a matching child. A body that does not refer to the row becomes a list of
+    keys, for which SQLite uses an index; for EXISTS it would scan every row.
+    """
+    conditions = [
+        *([_Formula.of(body)] if body else []),
+        tenant_filter(children.table),
+    ]  # last, where its parentheses add least depth
+    condition: ColumnElement[bool]
     if alone:
-        there = children.key.in_(select(children.of).where(*conditions))
+        condition = children.key.in_(select(children.of).where(*conditions))
     else:
         one = exists().select_from(children.table).where(*conditions, children.of == children.key)
-        there = one.correlate_except(children.table)
-    return not_(there) if negated else there
+        condition = one.correlate_except(children.table)
+    return not_(condition) if negated else condition
 
 
-def _asks_the_row(node: Node) -> bool:
-    """Does a condition on a child look at the row that the child belongs to?"""
+def _refers_to_parent(node: Node) -> bool:
+    """Return whether a condition on a child refers to the row that the child belongs to."""
     values: tuple[Node | Value, ...] = (node,)
-    if isinstance(node, Compare):
+    if isinstance(node, ODataCompare):
         values = (node.left, node.right)
-    elif isinstance(node, Match):
+    elif isinstance(node, TextMatch):
         values = (node.whole, node.part)
-    elif isinstance(node, In):
+    elif isinstance(node, ODataIn):
         values = (node.operand,)
-    fields = (value.field if isinstance(value, Folded) else value for value in values)
-    return any(isinstance(field, Field) and field.of is None for field in fields)
+    fields = (value.operand if isinstance(value, CaseFold) else value for value in values)
+    return any(isinstance(field, ODataField) and field.of is None for field in fields)
 
 
-def _in(operand: Sql, items: Sequence[Literal]) -> ColumnElement[bool]:
-    listed = operand.in_([_bound(item.value, item.kind) for item in items if item.value is not None])
-    return or_(listed, operand.is_(None)) if any(item.value is None for item in items) else listed
+def _is_in(operand: Sql, items: Sequence[ODataLiteral | CaseFold]) -> ColumnElement[bool]:
+    literals = [item for item in items if isinstance(item, ODataLiteral)]  # all items: their case is folded
+    listed = operand.in_([_bind(item.value, item.kind) for item in literals if item.value is not None])
+    return or_(listed, operand.is_(None)) if any(item.value is None for item in literals) else listed
 
 
-def _match(place: Place, whole: Sql, part: Sql) -> ColumnElement[bool]:
-    match place:
-        case Place.ANYWHERE:
-            return _Position(whole, part) > 0
-        case Place.START:
+def _text_match(match_kind: MatchKind, whole: Sql, part: Sql) -> ColumnElement[bool]:
+    match match_kind:
+        case MatchKind.ANYWHERE:
+            return TextPosition(whole, part) > 0
+        case MatchKind.START:
             return func.substr(whole, 1, func.length(part)) == part
-        case Place.END:
+        case MatchKind.END:
             return func.substr(whole, func.length(whole) - func.length(part) + 1) == part
 
 
 def _value(value: Value, columns: Columns) -> Sql:
     match value:
-        case Literal(plain, kind):
-            return _bound(plain, kind)
-        case Field():
+        case ODataLiteral(plain, kind):
+            return _bind(plain, kind)
+        case ODataField():
             return _column(value, columns)
-        case Folded(case, field):
+        case CaseFold(case, ODataField() as field):
             match _declared(field, columns), case:
-                case Cased(_, lower, _), Case.LOWER:
+                case FoldedText(_, lower, _), LetterCase.LOWER:
                     return lower
-                case Cased(_, _, upper), Case.UPPER:
+                case FoldedText(_, _, upper), LetterCase.UPPER:
                     return upper
-            fold = func.lower if case is Case.LOWER else func.upper
-            return fold(_CodePoints(_column(field, columns)), type_=Text())
+            fold = func.lower if case is LetterCase.LOWER else func.upper
+            return fold(CodePoints(_column(field, columns)), type_=Text())
+    raise TypeError(f"{value} is not folded")
 
 
 def _comparable(value: Value, columns: Columns) -> Sql:
-    return _CodePoints(_value(value, columns)) if value.kind is Kind.TEXT else _value(value, columns)
+    return CodePoints(_value(value, columns)) if value.kind is FieldKind.TEXT else _value(value, columns)
 
 
-def _column(field: Field, columns: Columns) -> Sql:
+def _column(field: ODataField, columns: Columns) -> Sql:
     declared = _declared(field, columns)
-    return declared.column if isinstance(declared, Cased) else declared
+    return declared.column if isinstance(declared, FoldedText) else declared
 
 
-def _declared(field: Field, columns: Columns) -> Sql | Cased:
+def _declared(field: ODataField, columns: Columns) -> Sql | FoldedText:
     declared = columns[field.name] if field.of is None else _children(field.of, columns).columns[field.name]
     assert not isinstance(declared, Children)
     return declared
@@ -363,116 +615,57 @@ def _children(collection: str, columns: Columns) -> Children:
     return declared
 
 
-class _Double(TypeDecorator[Any]):
-    """A number as its nearest double. PostgreSQL gets it as a decimal, which it compares with integers exactly."""
-
-    impl = Float
-    cache_ok = True
-
-    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        return dialect.type_descriptor(Float() if dialect.name == "sqlite" else Numeric())
-
-    def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
-        return float(value) if dialect.name == "sqlite" else Decimal(repr(float(value)))
-
-
-_TYPES: dict[Kind | None, TypeEngine[Any]] = {
-    Kind.TEXT: Text(),
-    Kind.INTEGER: BigInteger(),
-    Kind.NUMBER: _Double(),
-    Kind.BOOLEAN: Boolean(),
-    Kind.GUID: Uuid(),
-    Kind.INSTANT: Instant(),
-    Kind.DATE: Date(),
+_TYPES: dict[FieldKind | None, TypeEngine[Any]] = {
+    FieldKind.TEXT: Text(),
+    FieldKind.INTEGER: BigInteger(),
+    FieldKind.NUMBER: NearestDouble(),
+    FieldKind.BOOLEAN: Boolean(),
+    FieldKind.GUID: Uuid(),
+    FieldKind.INSTANT: UtcTimestamp(),
+    FieldKind.DATE: Date(),
     None: Text(),
 }
-_ORDERINGS: dict[Comparison, Callable[[Any, Any], ColumnElement[bool]]] = {
-    Comparison.GT: operators.gt,
-    Comparison.GE: operators.ge,
-    Comparison.LT: operators.lt,
-    Comparison.LE: operators.le,
+_ORDERINGS: dict[ODataComparison, Callable[[Any, Any], ColumnElement[bool]]] = {
+    ODataComparison.GT: operators.gt,
+    ODataComparison.GE: operators.ge,
+    ODataComparison.LT: operators.lt,
+    ODataComparison.LE: operators.le,
 }
 
 
-def _bound(value: Any, kind: Kind | None) -> Sql:
-    return bindparam(value.name, type_=_TYPES[kind]) if isinstance(value, Slot) else literal(value, _TYPES[kind])
+def _bind(value: Any, field_kind: FieldKind | None) -> Sql:
+    return (
+        bindparam(value.name, type_=_TYPES[field_kind])
+        if isinstance(value, ParameterSlot)
+        else literal(value, _TYPES[field_kind])
+    )
 
 
 class _Formula(FunctionElement[bool]):
-    """Tests joined by AND and OR as the template has it. SQLAlchemy's own and_ and or_ would undo the pairs."""
+    """Tests joined by AND and OR as the template says. SQLAlchemy's and_ and or_ would flatten the pairs."""
 
     type = Boolean()
     inherit_cache = True
-    # The key of SQLAlchemy's cache of statements: formulas of the same tests differ by their template.
+    # Cache key of SQLAlchemy: formulas with the same tests differ in their template.
     _traverse_internals = [*FunctionElement._traverse_internals, ("template", InternalTraversal.dp_string)]  # noqa: RUF012
     template: str
 
     @classmethod
-    def of(cls, text: _Text) -> "_Formula":
-        formula = (cls if len(text.tests) <= _SMALL else _LargeFormula)(*text.tests)
+    def of(cls, text: _FormulaText) -> "_Formula":
+        formula = (cls if len(text.tests) <= _MAX_CACHED_TESTS else _LargeFormula)(*text.tests)
         formula.template = text.template
         return formula
 
-    def self_group(self, against: Any = None) -> "_Formula":  # noqa: ARG002  # it comes in parentheses
+    def self_group(self, against: Any = None) -> "_Formula":  # noqa: ARG002  # the compiled formula has parentheses
         return self
 
 
 class _LargeFormula(_Formula):
-    """One that is hardly asked for twice, and would fill the cache of statements."""
+    """A formula that is not cached: it is rarely repeated and would fill the statement cache."""
 
     inherit_cache = False
-
-
-class _Unindexed(FunctionElement[Any]):
-    """A column to order by, for which SQLite is not to give up a better index than the one of that order."""
-
-    inherit_cache = True
-
-
-class _CodePoints(FunctionElement[str]):
-    """Text that is compared, ordered and folded by code point, whatever the database's locale."""
-
-    type = Text()
-    inherit_cache = True
-
-
-class _Position(FunctionElement[int]):
-    """Where the second text begins in the first, from 1; 0 where it does not occur."""
-
-    type = Integer()
-    inherit_cache = True
 
 
 @compiles(_Formula)
 def _sql_of_formula(element: _Formula, compiler: SQLCompiler, **kw: Any) -> str:
     return f"({element.template.format(*(compiler.process(test, **kw) for test in element.clauses))})"
-
-
-@compiles(_Unindexed, "sqlite")
-def _unindexed_on_sqlite(element: _Unindexed, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"+{compiler.process(element.clauses, **kw)}"
-
-
-@compiles(_Unindexed, "postgresql")
-def _unindexed_on_postgresql(element: _Unindexed, compiler: SQLCompiler, **kw: Any) -> str:
-    return compiler.process(element.clauses, **kw)
-
-
-@compiles(_CodePoints, "sqlite")
-def _code_points_on_sqlite(element: _CodePoints, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"({compiler.process(element.clauses, **kw)}) COLLATE BINARY"
-
-
-@compiles(_CodePoints, "postgresql")
-def _code_points_on_postgresql(element: _CodePoints, compiler: SQLCompiler, **kw: Any) -> str:
-    return f'({compiler.process(element.clauses, **kw)}) COLLATE "C"'
-
-
-@compiles(_Position, "sqlite")
-def _position_on_sqlite(element: _Position, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"instr({compiler.process(element.clauses, **kw)})"
-
-
-@compiles(_Position, "postgresql")
-def _position_on_postgresql(element: _Position, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"strpos({compiler.process(element.clauses, **kw)})"

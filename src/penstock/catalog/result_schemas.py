@@ -1,251 +1,231 @@
-"""Keep the schemas of what queries return: the newest version of each, and every one before it."""
+"""Store result schemas: the newest revision of each, and all earlier ones."""
 
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
-from sqlalchemy import FromClause, Row, Select, bindparam, delete, func, literal, select, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import FromClause, Row, bindparam, delete, func, literal, select
 
-from penstock.catalog import odata_sql as searches
-from penstock.catalog.database import Tx, add, mine
-from penstock.catalog.odata_sql import Cased, Children, Columns, Page
+from penstock.catalog import odata_sql
+from penstock.catalog.database import CatalogTransaction
+from penstock.catalog.odata_sql import Children, Columns
 from penstock.catalog.tables import gts_queries, gts_schema_fields, gts_schema_versions, gts_schemas
+from penstock.catalog.tenant_guard import insert_for_tenant, tenant_filter
+from penstock.catalog.versioned_store import RevisionStore, folded_texts
+from penstock.core.odata import Collection, FieldKind, Fields, QueryOptions
+from penstock.core.paging import SearchPage
 from penstock.core.registry import gts
-from penstock.core.result_schema import Field, stored
-from penstock.core.registry.lifecycle import State
-from penstock.core.odata import Collection, Fields, Kind, Node, Options, Order
-from penstock.core.registry.schema_entry import Draft, Entry, Revision, name_key
-from penstock.errors import AlreadyExists, Conflict, NotFound
+from penstock.core.registry.lifecycle import LifecycleState
+from penstock.core.registry.schema_entry import SchemaDraft, SchemaEntry, SchemaRevision
+from penstock.core.result_schema import fields_from_json
+from penstock.errors import Conflict
 
-_s, _v, _f, _q = gts_schemas.c, gts_schema_versions.c, gts_schema_fields.c, gts_queries.c
+_s, _f, _q = gts_schemas.c, gts_schema_fields.c, gts_queries.c
 
-_there = (mine(gts_schemas), _s.deleted_at.is_(None))
-_this = (*_there, _s.id == bindparam("schema"))
-_FIND = select(gts_schemas).where(*_this)
-_HOLD = _FIND.with_for_update()
-_SHARE = _FIND.with_for_update(read=True)
-_NAMED = select(_s.id).where(
-    *_there, _s.name_key == bindparam("key"), _s.id != bindparam("schema"), _s.state != State.ARCHIVED.value
-)
-_CHANGE = (
-    update(gts_schemas)
-    .where(*_this, _s.version == bindparam("before"))
-    .values({name: bindparam(f"new_{name}") for name in (
-        "name", "name_lower", "name_upper", "name_key", "description", "description_lower", "description_upper",
-        "fields", "metadata", "state", "state_changed_at", "updated_at", "updated_by", "version",
-    )})
-)  # fmt: skip
-_DELETE = update(gts_schemas).where(*_this).values(deleted_at=bindparam("now"))
-_ADD_FIELD = add(gts_schema_fields)
-_DROP_FIELDS = delete(gts_schema_fields).where(mine(gts_schema_fields), _f.schema_id == bindparam("schema"))
-_ADD_VERSION = add(gts_schema_versions)
-_VERSIONS = (
-    select(gts_schema_versions)
-    .where(mine(gts_schema_versions), _v.schema_id == bindparam("schema"))
-    .order_by(_v.version.desc())
-)
-_PAGE = _VERSIONS.where(_v.version < bindparam("before")).limit(bindparam("limit"))
-_VERSION = _VERSIONS.where(_v.version == bindparam("version"))
+_INSERT_FIELD = insert_for_tenant(gts_schema_fields)
+_DELETE_FIELDS = delete(gts_schema_fields).where(tenant_filter(gts_schema_fields), _f.schema_id == bindparam("schema"))
 _REFERENCES = (
     select(_q.id, _q.name, _q.state, _q.version)
-    .where(mine(gts_queries), _q.returns_schema_id == bindparam("schema"), _q.deleted_at.is_(None))
+    .where(tenant_filter(gts_queries), _q.returns_schema_id == bindparam("schema"), _q.deleted_at.is_(None))
     .order_by(_q.name_key, _q.id)
     .limit(bindparam("limit"))
 )
 _REFERENCE_COUNT = (
     select(func.count())
     .select_from(gts_queries)
-    .where(mine(gts_queries), _q.returns_schema_id == bindparam("schema"), _q.deleted_at.is_(None))
+    .where(tenant_filter(gts_queries), _q.returns_schema_id == bindparam("schema"), _q.deleted_at.is_(None))
 )
+_UNARCHIVED_REFERENCE_COUNT = _REFERENCE_COUNT.where(_q.state != LifecycleState.ARCHIVED.value)
 _DEPRECATED = (
-    select(gts_schemas).where(*_there, _s.state == State.DEPRECATED.value).order_by(_s.state_changed_at, _s.id)
+    select(gts_schemas)
+    .where(tenant_filter(gts_schemas), _s.deleted_at.is_(None), _s.state == LifecycleState.DEPRECATED.value)
+    .order_by(_s.state_changed_at, _s.id)
 )
 
 FIELDS: Fields = {
-    "id": Kind.GUID,
-    "type_id": Kind.TEXT,
-    "name": Kind.TEXT,
-    "description": Kind.TEXT,
-    "state": Kind.TEXT,
-    "version": Kind.INTEGER,
-    "created_at": Kind.INSTANT,
-    "created_by": Kind.GUID,
-    "updated_at": Kind.INSTANT,
-    "updated_by": Kind.GUID,
-    "state_changed_at": Kind.INSTANT,
-    "fields": Collection({"name": Kind.TEXT, "type": Kind.TEXT, "array": Kind.BOOLEAN, "optional": Kind.BOOLEAN}),
+    "id": FieldKind.GUID,
+    "type_id": FieldKind.TEXT,
+    "name": FieldKind.TEXT,
+    "description": FieldKind.TEXT,
+    "state": FieldKind.TEXT,
+    "version": FieldKind.INTEGER,
+    "created_at": FieldKind.INSTANT,
+    "created_by": FieldKind.GUID,
+    "updated_at": FieldKind.INSTANT,
+    "updated_by": FieldKind.GUID,
+    "state_changed_at": FieldKind.INSTANT,
+    "fields": Collection(
+        {"name": FieldKind.TEXT, "type": FieldKind.TEXT, "array": FieldKind.BOOLEAN, "optional": FieldKind.BOOLEAN}
+    ),
 }
 
 
-def _columns(table: FromClause) -> Columns:
-    """What the searchable fields are in a table that has these columns."""
-    c = table.c
-    plain = {name: c[name] for name, kind in FIELDS.items() if isinstance(kind, Kind)}
-    fields = {name: _f[name] for name in ("name", "type", "array", "optional")}
-    return {**plain, **_texts(table), "fields": Children(gts_schema_fields, c.id, _f.schema_id, fields)}
+class SchemaStore(RevisionStore[SchemaEntry, SchemaRevision]):
+    """The result schemas of a tenant. The fields of their newest revisions have rows of their own, to search by."""
 
-
-def _texts(table: FromClause) -> dict[str, Cased]:
-    c = table.c
-    return {
-        "name": Cased(c.name, c.name_lower, c.name_upper),
-        "description": Cased(c.description, c.description_lower, c.description_upper),
-    }
-
-
-def new_id() -> UUID:
-    return uuid4()
-
-
-def insert(tx: Tx, entry: Entry) -> None:
-    free = tx.add_if_free(
-        gts_schemas,
-        id=entry.id,
-        type_id=entry.draft.type_id,
-        created_at=entry.created_at,
-        created_by=entry.created_by,
-        **_written(entry),
-    )
-    if not free:
-        raise _name_taken(entry.draft.name)
-    _keep(tx, entry, "create", None)
-
-
-def find(tx: Tx, schema: UUID) -> Entry:
-    return _entry(_one(tx, _FIND, schema))
-
-
-def hold(tx: Tx, schema: UUID) -> Entry:
-    """The schema, which nobody else changes until the transaction ends."""
-    return _entry(_one(tx, _HOLD, schema))
-
-
-def share(tx: Tx, schema: UUID) -> Entry:
-    """The schema, which nobody deletes until the transaction ends."""
-    return _entry(_one(tx, _SHARE, schema))
-
-
-def change(tx: Tx, before: Entry, after: Entry, what: str, reason: str | None = None) -> None:
-    """Put the next version in place of the one that was read."""
-    if tx.first(_NAMED, key=name_key(after.draft.name), schema=before.id) and after.draft.state is not State.ARCHIVED:
-        raise _name_taken(after.draft.name)
-    try:
-        values = {f"new_{name}": value for name, value in _written(after).items()}
-        done = tx.run(_CHANGE, schema=before.id, before=before.version, **values)
-    except IntegrityError:  # somebody took the name at this very moment
-        raise _name_taken(after.draft.name) from None
-    if done != 1:
-        raise was_changed(find(tx, before.id))
-    tx.run(_DROP_FIELDS, schema=before.id)
-    _keep(tx, after, what, reason)
-
-
-def remove(tx: Tx, schema: UUID) -> None:
-    """Take a schema out of sight, unless a query refers to it. To be done to a schema that is held."""
-    if count := reference_count(tx, schema):
-        raise Conflict(
-            "schema_in_use",
-            f"{count} quer{'y refers' if count == 1 else 'ies refer'} to the schema; change or delete {'it' if count == 1 else 'them'} first",
-            query_count=count,
+    def __init__(self) -> None:
+        super().__init__(
+            "schema",
+            gts_schemas,
+            gts_schema_versions,
+            FIELDS,
+            selective=("id", "name", "fields"),
+            reserves_name=_s.state != LifecycleState.ARCHIVED.value,
         )
-    tx.run(_DELETE, schema=schema, now=tx.now)
-    tx.run(_DROP_FIELDS, schema=schema)
+        self._find_for_share = self._find.with_for_update(read=True)
+        # Building statements takes longer than running them, so filters of one shape share them.
+        self._prepare_cached = lru_cache(256)(self.prepare_search)
+
+    def insert(self, tx: CatalogTransaction, entry: SchemaEntry) -> None:
+        super().insert(tx, entry)
+        _insert_fields(tx, entry)
+
+    def find_for_share(self, tx: CatalogTransaction, id: UUID) -> SchemaEntry:
+        """Return a result schema and lock it against deletion until the transaction ends."""
+        return self._select_one(tx, self._find_for_share, id)
+
+    def replace(
+        self,
+        tx: CatalogTransaction,
+        before: SchemaEntry,
+        after: SchemaEntry,
+        action: str = "update",
+        reason: str | None = None,
+    ) -> None:
+        """Replace the revision that was read by the next one. The caller has locked it with `find_for_update`.
+
+        Raises:
+            Conflict: the schema is to be archived, and a query refers to it
+        """
+        if after.draft.state is LifecycleState.ARCHIVED and before.draft.state is not LifecycleState.ARCHIVED:
+            _assert_unreferenced(tx, before.id)
+        super().replace(tx, before, after, action, reason)
+        tx.execute(_DELETE_FIELDS, schema=before.id)
+        _insert_fields(tx, after)
+
+    def remove(self, tx: CatalogTransaction, entry: SchemaEntry) -> None:
+        """Delete a result schema. The caller has locked it with `find_for_update`.
+
+        Raises:
+            Conflict: a query refers to it
+        """
+        _assert_unreferenced(tx, entry.id)
+        super().remove(tx, entry)
+        tx.execute(_DELETE_FIELDS, schema=entry.id)
+
+    def search(
+        self, tx: CatalogTransaction, options: QueryOptions, built_in: Sequence[SchemaEntry] = ()
+    ) -> SearchPage[SchemaEntry]:
+        """Return a page of the tenant's result schemas and the matching built-in entries, in one order."""
+        added = [(key, entry) for entry in built_in for key in self._built_in_keys(tx, entry, options)]
+        condition, values = options.filter, dict[str, Any]()
+        if condition is not None:
+            condition, values = odata_sql.parameterize(condition, self._columns)
+        prepare = self._prepare_cached if odata_sql.is_small(condition) else self.prepare_search
+        search = prepare(condition, options.orderby, options.search, odata_sql.null_positions(options))
+        page = odata_sql.search_page(tx, search, options, self.from_row, added, **values)
+        if page.count is None or not built_in:
+            return page
+        whole = dataclasses.replace(options, after=None)
+        matches = sum(len(self._built_in_keys(tx, entry, whole)) for entry in built_in)
+        return dataclasses.replace(page, count=page.count + matches)
+
+    def content(self, entry: SchemaEntry) -> dict[str, Any]:
+        draft = entry.draft
+        return {
+            "name": draft.name,
+            "description": draft.description,
+            "fields": [field.as_json() for field in draft.fields],
+            "metadata": draft.metadata,
+            "state": draft.state.value,
+        }
+
+    def from_row(self, row: Row[Any]) -> SchemaEntry:
+        return SchemaEntry(
+            row.id,
+            row.tenant_id,
+            _draft(row, row.type_id),
+            row.version,
+            row.state_changed_at,
+            row.created_at,
+            row.created_by,
+            row.updated_at,
+            row.updated_by,
+        )
+
+    def revision_from_row(self, row: Row[Any]) -> SchemaRevision:
+        return SchemaRevision(
+            row.version,
+            _draft(row, gts.QUERY_RETURNS),
+            row.change,
+            row.reason,
+            row.changed_at,
+            row.changed_by,
+            row.author,
+        )
+
+    def _fixed_values(self, entry: SchemaEntry) -> dict[str, Any]:
+        return {**super()._fixed_values(entry), "type_id": entry.draft.type_id}
+
+    def _search_columns(self, table: FromClause) -> Columns:
+        fields = {name: _f[name] for name in ("name", "type", "array", "optional")}
+        children = Children(gts_schema_fields, table.c.id, _f.schema_id, fields)
+        return {**super()._search_columns(table), "fields": children}
+
+    def _has_reserved_name(self, entry: SchemaEntry) -> bool:
+        return entry.draft.state is not LifecycleState.ARCHIVED
+
+    def _built_in_keys(
+        self, tx: CatalogTransaction, entry: SchemaEntry, options: QueryOptions
+    ) -> list[tuple[Any, ...]]:
+        """Return the sort key of an entry that is in no table, if it matches the filter and comes after the position."""
+        values = {**self._fixed_values(entry), **self._values(entry)}
+        row = select(*(literal(value, _s[name].type).label(name) for name, value in values.items())).subquery()
+        texts = list(folded_texts(row).values())
+        columns = self._search_columns(row)
+        keys = self._sort_keys(row, columns, options.orderby, few=False)
+        fits = odata_sql.conditions(options.filter, options.search, columns, texts)
+        statement = select(*(key.value for key in keys)).where(*fits)
+        if (nulls := odata_sql.null_positions(options)) is not None:
+            statement = statement.where(odata_sql.follows(keys, nulls))
+        return [tuple(match) for match in tx.all(statement, **odata_sql.position_values(keys, options.after))]
 
 
-def references(tx: Tx, schema: UUID, limit: int = 200) -> list[dict[str, Any]]:
+schema_store = SchemaStore()
+
+
+def list_references(tx: CatalogTransaction, schema: UUID, limit: int = 200) -> list[dict[str, Any]]:
+    """Return the queries that refer to a result schema."""
     return [
         {"id": str(row.id), "name": row.name, "state": row.state, "version": row.version}
         for row in tx.all(_REFERENCES, schema=schema, limit=limit)
     ]
 
 
-def reference_count(tx: Tx, schema: UUID) -> int:
+def count_references(tx: CatalogTransaction, schema: UUID) -> int:
+    """Count the queries that refer to a result schema."""
     row = tx.first(_REFERENCE_COUNT, schema=schema)
     return row[0] if row else 0
 
 
-def versions(tx: Tx, schema: UUID, *, before: int, limit: int) -> list[Revision]:
-    return [_revision(row) for row in tx.all(_PAGE, schema=schema, before=before, limit=limit)]
+def list_deprecated(tx: CatalogTransaction) -> list[SchemaEntry]:
+    """Return the deprecated schemas, the longest deprecated first."""
+    return [schema_store.from_row(row) for row in tx.all(_DEPRECATED)]
 
 
-def version(tx: Tx, schema: UUID, number: int) -> Revision:
-    if row := tx.first(_VERSION, schema=schema, version=number):
-        return _revision(row)
-    raise NotFound("version_not_found", f"the schema has no version {number}", schema_id=str(schema), version=number)
+def _assert_unreferenced(tx: CatalogTransaction, schema: UUID) -> None:
+    if count := count_references(tx, schema):
+        row = tx.first(_UNARCHIVED_REFERENCE_COUNT, schema=schema)
+        if not (row and row[0]):
+            raise Conflict("schema_referenced_by_archived_queries", query_count=count)
+        raise Conflict("schema_in_use", {"count": count}, query_count=count)
 
 
-def deprecated(tx: Tx) -> list[Entry]:
-    """Those that have been so the longest come first."""
-    return [_entry(row) for row in tx.all(_DEPRECATED)]
-
-
-def search(tx: Tx, options: Options, built_in: Sequence[Entry] = ()) -> Page[Entry]:
-    """Those of the tenant's schemas, and of the built-in entries, that fit. The built-in ones come first."""
-    types = [entry for entry in built_in if _fits(tx, entry, options)]
-    first = types[options.skip : options.skip + options.top]
-    rest = replace(options, skip=max(options.skip - len(types), 0), top=options.top - len(first))
-    condition, values = (None, {}) if options.filter is None else searches.slotted(options.filter)
-    build = _wanted if searches.is_small(condition) else _wanted.__wrapped__
-    own = searches.page(tx, build(condition, options.orderby, options.search), rest, _entry, **values)
-    return Page([*first, *own.items], own.more, None if own.count is None else own.count + len(types))
-
-
-_ALL = select(gts_schemas).where(*_there)
-_NEWEST = {few: _ALL.order_by(*searches.newest_first(_s.created_at, _s.id, few=few)) for few in (False, True)}
-_COLUMNS, _TEXTS = _columns(gts_schemas), list(_texts(gts_schemas).values())
-_SELECTIVE = ("id", "name", "fields")
-
-
-@lru_cache(256)
-def _wanted(condition: Node | None, orderby: tuple[Order, ...], words: tuple[str, ...]) -> Select[Any]:
-    """The statement for filters of one shape: to build it takes longer than to run it."""
-    if orderby:
-        wanted = _ALL.order_by(*searches.order(orderby, _COLUMNS, [_s.id]))
-    else:
-        wanted = _NEWEST[searches.finds_few(condition, _SELECTIVE)]
-    return wanted.where(*searches.conditions(condition, words, _COLUMNS, _TEXTS))
-
-
-def _fits(tx: Tx, entry: Entry, options: Options) -> bool:
-    """Is the condition true of an entry that is in no table?"""
-    values = {"id": entry.id, "type_id": entry.draft.type_id, "version": entry.version, **_written(entry)}
-    values |= {"created_at": entry.created_at, "created_by": entry.created_by}
-    kinds = {name: _s[name].type for name in values}
-    row = select(*(literal(value, kinds[name]).label(name) for name, value in values.items())).subquery()
-    fits = searches.conditions(options.filter, options.search, _columns(row), list(_texts(row).values()))
-    return bool(tx.all(select(row.c.id).where(*fits)))
-
-
-def was_changed(now: Entry) -> Conflict:
-    return Conflict(
-        "schema_changed",
-        f"the schema is at version {now.version} by now; read it again and repeat the change",
-        schema_id=str(now.id),
-        current_version=now.version,
-    )
-
-
-def not_found(schema: UUID | str) -> NotFound:
-    return NotFound("schema_not_found", "there is no such schema, or none that you may see", schema_id=str(schema))
-
-
-def _name_taken(name: str) -> AlreadyExists:
-    return AlreadyExists("schema_name_taken", f"there is a schema named {name.strip()!r} already", name=name)
-
-
-def _one(tx: Tx, statement: Any, schema: UUID) -> Row[Any]:
-    if row := tx.first(statement, schema=schema):
-        return row
-    raise not_found(schema)
-
-
-def _keep(tx: Tx, entry: Entry, what: str, reason: str | None) -> None:
-    draft = entry.draft
-    tx.each(
-        _ADD_FIELD,
+def _insert_fields(tx: CatalogTransaction, entry: SchemaEntry) -> None:
+    tx.insert_many(
+        _INSERT_FIELD,
         [
             {
                 "schema_id": entry.id,
@@ -255,76 +235,17 @@ def _keep(tx: Tx, entry: Entry, what: str, reason: str | None) -> None:
                 "array": field.array,
                 "optional": field.optional,
             }
-            for i, field in enumerate(draft.fields)
+            for i, field in enumerate(entry.draft.fields)
         ],
     )
-    tx.run(
-        _ADD_VERSION,
-        schema_id=entry.id,
-        version=entry.version,
-        name=draft.name,
-        description=draft.description,
-        fields=_as_json(draft.fields),
-        metadata=draft.metadata,
-        state=draft.state.value,
-        change=what,
-        reason=reason,
-        changed_at=entry.updated_at,
-        changed_by=entry.updated_by,
-        author=tx.caller.name[:320],
-    )
-    tx.audit(f"schema.{what}", {"schema_id": entry.id, "version": entry.version, "reason": reason})
 
 
-def _written(entry: Entry) -> dict[str, Any]:
-    draft, text = entry.draft, entry.draft.description
-    return {
-        "name": draft.name,
-        "name_lower": draft.name.lower(),
-        "name_upper": draft.name.upper(),
-        "name_key": name_key(draft.name),
-        "description": text,
-        "description_lower": text and text.lower(),
-        "description_upper": text and text.upper(),
-        "fields": _as_json(draft.fields),
-        "metadata": draft.metadata,
-        "state": draft.state.value,
-        "state_changed_at": entry.state_changed_at,
-        "updated_at": entry.updated_at,
-        "updated_by": entry.updated_by,
-        "version": entry.version,
-    }
-
-
-def _as_json(fields: Sequence[Field]) -> list[dict[str, Any]]:
-    return [field.as_json() for field in fields]
-
-
-def _draft(row: Row[Any], type_id: str) -> Draft:
-    return Draft(row.name, row.description, stored(row.fields), row._mapping["metadata"], type_id, State(row.state))
-
-
-def _entry(row: Row[Any]) -> Entry:
-    return Entry(
-        row.id,
-        row.tenant_id,
-        _draft(row, row.type_id),
-        row.version,
-        row.state_changed_at,
-        row.created_at,
-        row.created_by,
-        row.updated_at,
-        row.updated_by,
-    )
-
-
-def _revision(row: Row[Any]) -> Revision:
-    return Revision(
-        row.version,
-        _draft(row, gts.QUERY_RETURNS),
-        row.change,
-        row.reason,
-        row.changed_at,
-        row.changed_by,
-        row.author,
+def _draft(row: Row[Any], type_id: str) -> SchemaDraft:
+    return SchemaDraft(
+        row.name,
+        row.description,
+        fields_from_json(row.fields),
+        row._mapping["metadata"],
+        type_id,
+        LifecycleState(row.state),
     )

@@ -1,4 +1,4 @@
-"""Which versions and files may go, and the record that they went."""
+"""Find versions and files that retention no longer needs, and record their removal."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,61 +7,66 @@ from uuid import UUID
 
 from sqlalchemy import bindparam, delete, func, select, update
 
-from penstock.catalog import snapshots as history
-from penstock.catalog.database import Tx, in_chunks, mine
+from penstock.catalog import range_index
+from penstock.catalog.database import CatalogTransaction, in_chunks
 from penstock.catalog.tables import data_files, dataset_versions, datasets
+from penstock.catalog.tenant_guard import tenant_filter
 
 _d, _v, _f = datasets.c, dataset_versions.c, data_files.c
 
-_NO_HORIZON = 2**62
+_MAX_VERSION = 2**62
 
-_HEADS = (
+_SELECT_HEADS = (
     select(
         _d.dataset_id, _d.schema_name, _d.table_name, _d.location, _d.dropped_at, func.max(_v.version).label("newest")
     )
-    .join_from(datasets, dataset_versions, (mine(dataset_versions)) & (_v.dataset_id == _d.dataset_id))
-    .where(mine(datasets))
+    .join_from(datasets, dataset_versions, (tenant_filter(dataset_versions)) & (_v.dataset_id == _d.dataset_id))
+    .where(tenant_filter(datasets))
     .group_by(_d.tenant_id, _d.dataset_id, _d.schema_name, _d.table_name, _d.location, _d.dropped_at)
     .order_by(_d.schema_name, _d.table_name, _d.dataset_id)
 )
-# A version was the newest until the next one came.
-_YOUNGEST_PAST = select(func.max(_v.version)).where(
-    mine(dataset_versions), _v.dataset_id == bindparam("dataset"), _v.created_at <= bindparam("moment")
+# A version is the newest until the next one is created.
+_NEWEST_AT = select(func.max(_v.version)).where(
+    tenant_filter(dataset_versions), _v.dataset_id == bindparam("dataset"), _v.created_at <= bindparam("moment")
 )
-_FADED = (
+_SELECT_EXPIRED = (
     select(_f.file_no, _f.path, _f.bytes, _f.checksum)
-    .where(mine(data_files), _f.dataset_id == bindparam("dataset"), _f.end_version <= bindparam("horizon"))
+    .where(tenant_filter(data_files), _f.dataset_id == bindparam("dataset"), _f.end_version <= bindparam("horizon"))
     .order_by(_f.file_no)
 )
-_ALL = (
+_SELECT_ALL = (
     select(_f.file_no, _f.path, _f.bytes, _f.checksum)
-    .where(mine(data_files), _f.dataset_id == bindparam("dataset"))
+    .where(tenant_filter(data_files), _f.dataset_id == bindparam("dataset"))
     .order_by(_f.file_no)
 )
-_MARK = (
+_MARK_SWEPT = (
     update(dataset_versions)
     .where(
-        mine(dataset_versions),
+        tenant_filter(dataset_versions),
         _v.dataset_id == bindparam("dataset"),
         _v.version < bindparam("horizon"),
         _v.swept_at.is_(None),
     )
     .values(swept_at=bindparam("now"))
 )
-_FORGET = delete(data_files).where(
-    mine(data_files), _f.dataset_id == bindparam("dataset"), _f.file_no.in_(bindparam("numbers", expanding=True))
+_DELETE_FILES = delete(data_files).where(
+    tenant_filter(data_files),
+    _f.dataset_id == bindparam("dataset"),
+    _f.file_no.in_(bindparam("numbers", expanding=True)),
 )
-_READABLE = select(func.count()).where(
-    mine(dataset_versions),
+_COUNT_READABLE = select(func.count()).where(
+    tenant_filter(dataset_versions),
     _v.dataset_id == bindparam("dataset"),
     _v.version < bindparam("horizon"),
     _v.swept_at.is_(None),
 )
-_KNOWN = select(_f.path).where(mine(data_files), _f.path.in_(bindparam("paths", expanding=True)))
+_SELECT_PATHS = select(_f.path).where(tenant_filter(data_files), _f.path.in_(bindparam("paths", expanding=True)))
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class DatasetHead:
+    """A dataset with the number of its newest version."""
+
     dataset: UUID
     name: str
     location: str
@@ -70,8 +75,8 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
-class Faded:
-    """A file that no retained version holds."""
+class ExpiredFile:
+    """A file that no retained version contains."""
 
     number: int
     path: str
@@ -79,44 +84,48 @@ class Faded:
     checksum: str
 
 
-def heads(tx: Tx) -> list[Head]:
-    """Every dataset, dropped ones too."""
+def list_heads(tx: CatalogTransaction) -> list[DatasetHead]:
+    """Return every dataset, including dropped ones."""
     return [
-        Head(row.dataset_id, f"{row.schema_name}.{row.table_name}", row.location, row.newest, row.dropped_at)
-        for row in tx.all(_HEADS)
+        DatasetHead(row.dataset_id, f"{row.schema_name}.{row.table_name}", row.location, row.newest, row.dropped_at)
+        for row in tx.all(_SELECT_HEADS)
     ]
 
 
-def newest_at(tx: Tx, dataset: UUID, moment: datetime) -> int:
-    """The version that was the newest at that moment; 0 if there was none."""
-    row = tx.first(_YOUNGEST_PAST, dataset=dataset, moment=moment)
+def newest_at(tx: CatalogTransaction, dataset: UUID, time: datetime) -> int:
+    """Return the version that was the newest at a time, or 0 if there was none."""
+    row = tx.first(_NEWEST_AT, dataset=dataset, moment=time)
     return int(row[0] or 0) if row else 0
 
 
-def faded(tx: Tx, dataset: UUID, horizon: int | None) -> list[Faded]:
-    """The files that no version from `horizon` on holds; all files where there is no horizon."""
-    rows = tx.all(_ALL, dataset=dataset) if horizon is None else tx.all(_FADED, dataset=dataset, horizon=horizon)
-    return [Faded(row.file_no, row.path, row.bytes, row.checksum) for row in rows]
+def expired_files(tx: CatalogTransaction, dataset: UUID, horizon: int | None) -> list[ExpiredFile]:
+    """Return the files that no version from `horizon` on contains; all files if `horizon` is None."""
+    rows = (
+        tx.all(_SELECT_ALL, dataset=dataset)
+        if horizon is None
+        else tx.all(_SELECT_EXPIRED, dataset=dataset, horizon=horizon)
+    )
+    return [ExpiredFile(row.file_no, row.path, row.bytes, row.checksum) for row in rows]
 
 
-def readable(tx: Tx, dataset: UUID, horizon: int | None) -> int:
-    """How many versions below the horizon can be read."""
-    row = tx.first(_READABLE, dataset=dataset, horizon=_NO_HORIZON if horizon is None else horizon)
+def count_readable(tx: CatalogTransaction, dataset: UUID, horizon: int | None) -> int:
+    """Count the versions below the horizon that are not swept."""
+    row = tx.first(_COUNT_READABLE, dataset=dataset, horizon=_MAX_VERSION if horizon is None else horizon)
     return int(row[0]) if row else 0
 
 
-def mark_swept(tx: Tx, dataset: UUID, horizon: int | None) -> int:
-    """From here on nobody can read a version below the horizon. The answer is how many there were."""
-    return tx.run(_MARK, dataset=dataset, horizon=_NO_HORIZON if horizon is None else horizon, now=tx.now)
+def mark_swept(tx: CatalogTransaction, dataset: UUID, horizon: int | None) -> int:
+    """Mark the versions below the horizon as swept, so that they cannot be read any more. Returns their number."""
+    return tx.execute(_MARK_SWEPT, dataset=dataset, horizon=_MAX_VERSION if horizon is None else horizon, now=tx.now)
 
 
-def forget(tx: Tx, dataset: UUID, files: Sequence[Faded]) -> None:
-    """The files are gone from the store; take them off the list."""
-    for part in in_chunks([file.number for file in files]):
-        tx.run(_FORGET, dataset=dataset, numbers=part)
-        history.unplace(tx, dataset, part)
+def delete_files(tx: CatalogTransaction, dataset: UUID, files: Sequence[ExpiredFile]) -> None:
+    """Delete the rows of files that were removed from the store."""
+    for file_nos in in_chunks([file.number for file in files]):
+        tx.execute(_DELETE_FILES, dataset=dataset, numbers=file_nos)
+        range_index.remove(tx, dataset, file_nos)
 
 
-def known(tx: Tx, paths: Sequence[str]) -> set[str]:
-    """Those of the paths that some version holds."""
-    return {row.path for part in in_chunks(paths) for row in tx.all(_KNOWN, paths=part)}
+def registered_paths(tx: CatalogTransaction, paths: Sequence[str]) -> set[str]:
+    """Return those paths that belong to a file in the catalog."""
+    return {row.path for chunk in in_chunks(paths) for row in tx.all(_SELECT_PATHS, paths=chunk)}

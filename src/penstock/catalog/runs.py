@@ -1,8 +1,9 @@
-"""Remember the runs of pipelines: what was asked, who carries it out, how far it is, how it ended.
+"""Store the runs of pipelines: request, worker, progress and outcome.
 
-A run is under way (queued, running) or over, and is over once: whoever ends it is told whether it was the first. That is
-what lets a run end in the transaction that commits its data. A run that has a turn (`catalog.turns`) may be taken by any
-process, and again by another when that one falls silent. Each try has a number, and only the last can end the run.
+A run is active (queued, running) or ended, and ends once: the functions that end a run report whether they did. A run
+therefore ends in the SQL transaction that commits its data. A run with a queue entry (`catalog.run_queue`) can be
+claimed by any worker, and again by another worker when the heartbeats stop. Attempts are numbered, and only the
+newest one can end the run.
 """
 
 import json
@@ -14,58 +15,70 @@ from uuid import UUID
 
 from sqlalchemy import Row, and_, bindparam, exists, or_, select, update
 
-from penstock.catalog import odata_sql as searches
-from penstock.catalog import run_queue as turns
-from penstock.catalog.database import Tx, mine
-from penstock.catalog.odata_sql import Cased, Columns, Page
-from penstock.catalog.tables import pipeline_runs, run_turns
+from penstock.catalog import odata_sql, run_queue, tables
+from penstock.catalog.database import CatalogTransaction
+from penstock.catalog.odata_sql import Columns, FoldedText, SortKey
+from penstock.catalog.tables import pipeline_runs
+from penstock.catalog.tenant_guard import tenant_filter
 from penstock.core.caller import ROLES, Caller, Role
-from penstock.core.dataset.changes import Written
-from penstock.core.odata import And, Compare, Comparison, Field, Fields, In, Kind, Literal, Node, Options, Or
-from penstock.core.pipeline.operations import envelope
-from penstock.core.pipeline.run import UNDER_WAY, Outcome, Progress, Read, Run, State
+from penstock.core.dataset.changes import DatasetCommit
+from penstock.core.odata import (
+    FieldKind,
+    Fields,
+    Node,
+    ODataAnd,
+    ODataCompare,
+    ODataComparison,
+    ODataField,
+    ODataIn,
+    ODataLiteral,
+    ODataOr,
+    QueryOptions,
+)
+from penstock.core.paging import SearchPage
+from penstock.core.pipeline.responses import error_response
+from penstock.core.pipeline.run import ACTIVE_STATES, InputVersion, Run, RunOutcome, RunState, progress_as_json
+from penstock.core.progress import Progress
 from penstock.errors import AlreadyExists, Conflict, NotFound, Unavailable
 
-TRIES = 3  # at a run whose process falls silent each time
-_LOOKS = 5  # at a key whose run ended just when it was looked at
-_MAX_AUTHOR, _MAX_HOLDER = 320, 200
-_LOST = Unavailable(
-    "run_lost", "the process that ran it has ended, or was silent for too long; nothing was written, run it again"
-)
+MAX_ATTEMPTS = 3  # of a run whose worker stops each time
+_MAX_LOOKUPS = 5  # of a key whose run ended in the meantime
+_MAX_AUTHOR_LENGTH, _MAX_WORKER_LENGTH = 320, 200
+_RUN_LOST = Unavailable("run_lost")
 
-_UNDER_WAY = [state.value for state in UNDER_WAY]
+_ACTIVE = [state.value for state in ACTIVE_STATES]
 
 _r = pipeline_runs.c
-_under_way = _r.state.in_(_UNDER_WAY)
-_this = (mine(pipeline_runs), _r.id == bindparam("run"))
-_ALL = select(pipeline_runs).where(mine(pipeline_runs))
+_is_active = _r.state.in_(_ACTIVE)
+_this = (tenant_filter(pipeline_runs), _r.id == bindparam("run"))
+_ALL = select(pipeline_runs).where(tenant_filter(pipeline_runs))
 _FIND = select(pipeline_runs).where(*_this)
-_KEYED = _ALL.where(
+_BY_KEY = _ALL.where(
     _r.idempotency_key == bindparam("key"),
-    # Spelled out in the statement, which is how SQLite sees that the index of keys holds them all.
-    _r.state.in_(bindparam("counting", [*_UNDER_WAY, State.SUCCEEDED.value], expanding=True, literal_execute=True)),
+    # Literals in the statement: only then SQLite sees that the partial index on keys covers the condition.
+    _r.state.in_(bindparam("counting", [*_ACTIVE, RunState.SUCCEEDED.value], expanding=True, literal_execute=True)),
 )
 _START = (
     update(pipeline_runs)
-    .where(*_this, _r.state == State.QUEUED.value)
+    .where(*_this, _r.state == RunState.QUEUED.value)
     .values(
-        state=State.RUNNING.value,
+        state=RunState.RUNNING.value,
         started_at=bindparam("now"),
         heartbeat_at=bindparam("now"),
-        holder=bindparam("by"),
-        tries=bindparam("number"),
+        worker=bindparam("by"),
+        attempts=bindparam("number"),
     )
 )
-_this_try = (*_this, _r.tries == bindparam("number"))
-_BEAT = (
+_this_attempt = (*_this, _r.attempts == bindparam("number"))
+_HEARTBEAT = (
     update(pipeline_runs)
-    .where(*_this_try, _under_way)
+    .where(*_this_attempt, _is_active)
     .values(heartbeat_at=bindparam("now"))
     .returning(_r.cancel_requested_at)
 )
 _PROGRESS = (
     update(pipeline_runs)
-    .where(*_this_try, _r.state == State.RUNNING.value)
+    .where(*_this_attempt, _r.state == RunState.RUNNING.value)
     .values(
         progress=bindparam("new_progress"),
         results=bindparam("new_results"),
@@ -73,258 +86,288 @@ _PROGRESS = (
         heartbeat_at=bindparam("now"),
     )
 )
-_TOLD = ("state", "reads", "results", "error", "error_kind", "written", "commit_no")
+_OUTCOME_COLUMNS = ("state", "reads", "results", "error", "error_kind", "written", "commit_no")
 _FINISH = (
     update(pipeline_runs)
-    .where(*_this_try, _r.state == State.RUNNING.value)
+    .where(*_this_attempt, _r.state == RunState.RUNNING.value)
     .values(progress=None, ended_at=bindparam("now"))
-    .values({name: bindparam(f"new_{name}") for name in _TOLD})
+    .values({name: bindparam(f"new_{name}") for name in _OUTCOME_COLUMNS})
 )
-_GIVE_BACK = (
+_REQUEUE = (
     update(pipeline_runs)
-    .where(*_this_try, _r.state == State.RUNNING.value)
-    .values(state=State.QUEUED.value, started_at=None, holder="", progress=None, reads=[], results=[])
+    .where(*_this_attempt, _r.state == RunState.RUNNING.value)
+    .values(state=RunState.QUEUED.value, started_at=None, worker="", progress=None, reads=[], results=[])
 )
 _CANCEL = (
     update(pipeline_runs)
-    .where(*_this, _r.state == State.QUEUED.value)
-    .values(state=State.CANCELLED.value, cancel_requested_at=bindparam("now"), ended_at=bindparam("now"))
+    .where(*_this, _r.state == RunState.QUEUED.value)
+    .values(state=RunState.CANCELLED.value, cancel_requested_at=bindparam("now"), ended_at=bindparam("now"))
 )
-_ASK = (
+_REQUEST_CANCEL = (
     update(pipeline_runs)
-    .where(*_this, _r.state == State.RUNNING.value, _r.cancel_requested_at.is_(None))
+    .where(*_this, _r.state == RunState.RUNNING.value, _r.cancel_requested_at.is_(None))
     .values(cancel_requested_at=bindparam("now"))
 )
-_has_turn = exists().where(mine(run_turns), run_turns.c.run_id == _r.id)
-_is_silent = and_(_under_way, _r.heartbeat_at < bindparam("silent_since"))
-_SILENT_ONES = select(_r.id, _r.tries, _r.cancel_requested_at).where(
-    mine(pipeline_runs), _is_silent, or_(_r.state == State.RUNNING.value, ~_has_turn)
+_is_queued = exists().where(tenant_filter(tables.run_queue), tables.run_queue.c.run_id == _r.id)
+_is_stale = and_(_is_active, _r.heartbeat_at < bindparam("silent_since"))
+_SELECT_STALE = select(_r.id, _r.attempts, _r.cancel_requested_at).where(
+    tenant_filter(pipeline_runs), _is_stale, or_(_r.state == RunState.RUNNING.value, ~_is_queued)
 )
-_SILENT = _SILENT_ONES.with_only_columns(_r.id).limit(1)
-_BURY = (
+_HAS_STALE = _SELECT_STALE.with_only_columns(_r.id).limit(1)
+_END_STALE = (
     update(pipeline_runs)
-    .where(*_this_try, _is_silent)
+    .where(*_this_attempt, _is_stale)
     .values(progress=None, ended_at=bindparam("now"))
     .values({name: bindparam(f"new_{name}") for name in ("state", "error", "error_kind")})
 )
-_REVIVE = _GIVE_BACK.where(_is_silent)
+_REQUEUE_STALE = _REQUEUE.where(_is_stale)
 
 FIELDS: Fields = {
-    "id": Kind.GUID,
-    "pipeline_id": Kind.GUID,
-    "name": Kind.TEXT,
-    "state": Kind.TEXT,
-    "author": Kind.TEXT,
-    "created_at": Kind.INSTANT,
-    "started_at": Kind.INSTANT,
-    "ended_at": Kind.INSTANT,
+    "id": FieldKind.GUID,
+    "pipeline_id": FieldKind.GUID,
+    "name": FieldKind.TEXT,
+    "state": FieldKind.TEXT,
+    "author": FieldKind.TEXT,
+    "created_at": FieldKind.INSTANT,
+    "started_at": FieldKind.INSTANT,
+    "ended_at": FieldKind.INSTANT,
 }
-_NAME = Cased(_r.name, _r.name_lower, _r.name_upper)
+_NAME = FoldedText(_r.name, _r.name_lower, _r.name_upper)
 _COLUMNS: Columns = {**{name: _r[name] for name in FIELDS}, "name": _NAME}
 
 
-def insert(tx: Tx, run: Run, *, role: Role, request: str, holder: str, turn: int | None) -> Run:
-    """Remember a new run. The answer is the run that counts: this one, or the one that its key names already.
+def insert(
+    tx: CatalogTransaction, run: Run, *, role: Role, request_digest: str, worker: str, round_no: int | None
+) -> Run:
+    """Store a new run. Returns the run that its idempotency key identifies: this one, or the earlier one.
 
-    A key names the run that is under way or has succeeded with it. `request` tells one request from another. Without a
-    turn the run is the holder's alone.
+    A key identifies the run that is active or has succeeded with it.
+
+    Args:
+        request_digest: distinguishes requests with the same key
+        worker: host and process, for display
+        round_no: the round in the run queue; None: only the inserting process may execute the run
+
+    Raises:
+        AlreadyExists: another request used the key
     """
-    keeper = {"role": role.wire, "heartbeat_at": tx.now, "request": request}
-    keeper |= {"holder": holder[:_MAX_HOLDER], "tries": 1} if turn is None else {"holder": "", "tries": 0}
-    for _ in range(_LOOKS):
-        if tx.add_if_free(pipeline_runs, **_written(run), **keeper):
-            if turn is not None:
-                turns.insert(tx, run.id, turn)
+    values = {"role": role.claim, "heartbeat_at": tx.now, "request_digest": request_digest}
+    values |= (
+        {"worker": worker[:_MAX_WORKER_LENGTH], "attempts": 1} if round_no is None else {"worker": "", "attempts": 0}
+    )
+    for _ in range(_MAX_LOOKUPS):
+        if tx.insert_if_absent(pipeline_runs, **_to_row(run), **values):
+            if round_no is not None:
+                run_queue.insert(tx, run.id, round_no)
             tx.audit("run.create", {"run_id": run.id, "pipeline_id": run.pipeline_id, "name": run.name})
             return run
-        if row := tx.first(_KEYED, key=run.key):
-            if row.request != request:
+        if row := tx.first(_BY_KEY, key=run.key):
+            if row.request_digest != request_digest:
                 raise AlreadyExists(
                     "key_reused",
-                    f"the idempotency key {run.key!r} was used for another request; take a new one",
                     key=run.key,
                 )
-            return _run(row)
-    raise Conflict("overtaken", "another transaction came first; try again")
+            return _from_row(row)
+    raise Conflict("overtaken")
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """A run that was taken from the queue, and in whose name it is carried out."""
+class ClaimedRun:
+    """A run that a worker has claimed, the caller that it executes as, and the number of the attempt."""
 
     run: Run
     caller: Caller
-    number: int  # of the try
+    number: int
 
 
-def take(tx: Tx, run: UUID, holder: str, *, until: datetime) -> Taken | None:
-    """Take a run whose turn it is. None: it is not, or somebody else was first, or it was tried often enough."""
-    if not turns.hold_due(tx, run):
+def claim(tx: CatalogTransaction, run: UUID, worker: str, *, claimed_until: datetime) -> ClaimedRun | None:
+    """Claim a queued run. Returns None if it is not claimable, another worker was first, or it had too many attempts."""
+    if not run_queue.lock_claimable(tx, run):
         return None
     row = tx.first(_FIND, run=run)
     assert row is not None
-    if row.state == State.RUNNING.value:
-        _let_go(tx, row, tx.now)
-    if not start(tx, run, holder, number=row.tries + 1):
+    if row.state == RunState.RUNNING.value:
+        _expire(tx, row, tx.now)
+    if not start(tx, run, worker, attempt=row.attempts + 1):
         return None
-    turns.keep(tx, run, until)
-    who = Caller(tx.caller.tenant, row.created_by, row.author, ROLES[row.role])
-    return Taken(find(tx, run), who, row.tries + 1)
+    run_queue.extend_claim(tx, run, claimed_until)
+    author = Caller(tx.caller.tenant, row.created_by, row.author, ROLES[row.role])
+    return ClaimedRun(find(tx, run), author, row.attempts + 1)
 
 
-def start(tx: Tx, run: UUID, holder: str, *, number: int = 1) -> bool:
-    """Begin a run, for the first time or again. False: it waits no longer."""
-    return tx.run(_START, run=run, by=holder[:_MAX_HOLDER], number=number, now=tx.now) == 1
+def start(tx: CatalogTransaction, run: UUID, worker: str, *, attempt: int = 1) -> bool:
+    """Start an attempt of a queued run. Returns False if the run is not queued any more."""
+    return tx.execute(_START, run=run, by=worker[:_MAX_WORKER_LENGTH], number=attempt, now=tx.now) == 1
 
 
-def give_back(tx: Tx, run: UUID, number: int) -> bool:
-    """Let another process carry the run out. False: nobody but this one may, or the run is not its own any more."""
-    if not turns.hold(tx, run) or not tx.run(_GIVE_BACK, run=run, number=number):
+def requeue(tx: CatalogTransaction, run: UUID, attempt: int) -> bool:
+    """Return the run to the queue. Returns False if it has no queue entry, or if the attempt is not the newest."""
+    if not run_queue.lock(tx, run) or not tx.execute(_REQUEUE, run=run, number=attempt):
         return False
-    turns.put_back(tx, run)
+    run_queue.requeue(tx, run)
     return True
 
 
-def beat(tx: Tx, tries: Collection[tuple[UUID, int]], *, until: datetime) -> dict[tuple[UUID, int], bool]:
-    """Show that tries are alive. For each that is still under way: was it asked to stop? The others are over.
+def heartbeat(
+    tx: CatalogTransaction, attempts: Collection[tuple[UUID, int]], *, claimed_until: datetime
+) -> dict[tuple[UUID, int], bool]:
+    """Send the heartbeats of attempts.
 
-    A run that has a turn is due then, unless more is heard.
+    Returns:
+        for each attempt that is still active, whether cancellation was requested; ended attempts are left out
     """
     alive = dict[tuple[UUID, int], bool]()
-    for run, number in sorted(tries):
-        turns.hold(tx, run)
-        if row := tx.first(_BEAT, run=run, number=number, now=tx.now):
-            alive[run, number] = row.cancel_requested_at is not None
-            turns.keep(tx, run, until)
+    for run, attempt in sorted(attempts):
+        run_queue.lock(tx, run)
+        if row := tx.first(_HEARTBEAT, run=run, number=attempt, now=tx.now):
+            alive[run, attempt] = row.cancel_requested_at is not None
+            run_queue.extend_claim(tx, run, claimed_until)
     return alive
 
 
-def show_progress(
-    tx: Tx, run: UUID, number: int, progress: Progress, results: Sequence[Mapping[str, Any]], reads: Sequence[Read]
+def update_progress(
+    tx: CatalogTransaction,
+    run: UUID,
+    attempt: int,
+    progress: Progress,
+    results: Sequence[Mapping[str, Any]],
+    reads: Sequence[InputVersion],
 ) -> None:
-    """Tell how far a run is, while it runs; that it is alive, too."""
-    tx.run(
+    """Store the progress of an attempt. Counts as a heartbeat."""
+    tx.execute(
         _PROGRESS,
         run=run,
-        number=number,
-        new_progress=_plain(asdict(progress)),
-        new_results=_plain(results),
-        new_reads=_plain([asdict(each) for each in reads]),
+        number=attempt,
+        new_progress=_as_json(progress_as_json(progress)),
+        new_results=_as_json(results),
+        new_reads=_as_json([asdict(read) for read in reads]),
         now=tx.now,
     )
 
 
 def finish(
-    tx: Tx, run: UUID, number: int, outcome: Outcome, *, written: Sequence[Written] = (), commit_no: int | None = None
+    tx: CatalogTransaction,
+    run: UUID,
+    attempt: int,
+    outcome: RunOutcome,
+    *,
+    written: Sequence[DatasetCommit] = (),
+    commit_no: int | None = None,
 ) -> bool:
-    """End a run. False: it was over, or given to another try; what the transaction did besides must not be committed."""
-    turns.hold(tx, run)
-    told = {f"new_{name}": _plain(fact) for name, fact in outcome.facts().items()}
-    told |= {"new_written": _plain([asdict(each) for each in written]), "new_commit_no": commit_no}
-    if not tx.run(_FINISH, run=run, number=number, **told, now=tx.now):
+    """End a run. Returns False if it had ended or has a newer attempt; the SQL transaction must then be rolled back."""
+    run_queue.lock(tx, run)
+    values = {f"new_{name}": _as_json(fact) for name, fact in outcome.facts().items()}
+    values |= {"new_written": _as_json([asdict(commit) for commit in written]), "new_commit_no": commit_no}
+    if not tx.execute(_FINISH, run=run, number=attempt, **values, now=tx.now):
         return False
-    turns.remove(tx, run)
+    run_queue.remove(tx, run)
     return True
 
 
-def cancel_waiting(tx: Tx, run: UUID) -> bool:
-    """End a run that waits. False: it does not, or not any more."""
-    turns.hold(tx, run)
-    if not tx.run(_CANCEL, run=run, now=tx.now):
+def cancel_queued(tx: CatalogTransaction, run: UUID) -> bool:
+    """End a queued run as cancelled. Returns False if it is not queued."""
+    run_queue.lock(tx, run)
+    if not tx.execute(_CANCEL, run=run, now=tx.now):
         return False
-    turns.remove(tx, run)
+    run_queue.remove(tx, run)
     tx.audit("run.cancel", {"run_id": run})
     return True
 
 
-def ask_to_cancel(tx: Tx, run: UUID) -> Run:
-    """Cancel a run that waits, ask one that runs to stop, and leave one that is over as it is."""
-    if not cancel_waiting(tx, run) and tx.run(_ASK, run=run, now=tx.now):
+def request_cancel(tx: CatalogTransaction, run: UUID) -> Run:
+    """Cancel a queued run, or ask a running one to stop. An ended run stays as it is."""
+    if not cancel_queued(tx, run) and tx.execute(_REQUEST_CANCEL, run=run, now=tx.now):
         tx.audit("run.cancel", {"run_id": run})
     return find(tx, run)
 
 
-def silent(tx: Tx, silent_since: datetime) -> bool:
-    """Is there a run to let go of? Looks only."""
-    return tx.first(_SILENT, silent_since=silent_since) is not None
+def has_stale_runs(tx: CatalogTransaction, stale_before: datetime) -> bool:
+    """Return whether an active run had no heartbeat since `stale_before`. Reads only."""
+    return tx.first(_HAS_STALE, silent_since=stale_before) is not None
 
 
-def bury(tx: Tx, silent_since: datetime) -> int:
-    """Let go of the runs that have shown no sign of life since. From here on they cannot commit."""
-    # Whoever locks several locks them in the order of their ids.
-    found = sorted(tx.all(_SILENT_ONES, silent_since=silent_since), key=lambda row: row.id)
-    return sum(_let_go(tx, row, silent_since) for row in found)
+def expire_stale_runs(tx: CatalogTransaction, stale_before: datetime) -> int:
+    """Requeue or end the runs without a heartbeat since `stale_before`. Their attempts cannot commit any more.
+    Returns their number.
+    """
+    # Runs are locked in the order of their ids, so that transactions never deadlock.
+    rows = sorted(tx.all(_SELECT_STALE, silent_since=stale_before), key=lambda row: row.id)
+    return sum(_expire(tx, row, stale_before) for row in rows)
 
 
-def _let_go(tx: Tx, row: Row[Any], silent_since: datetime) -> bool:
-    """Take a run away from the process that fell silent: back into the queue, or to its end."""
-    given = {"run": row.id, "number": row.tries, "silent_since": silent_since}
-    if turns.hold(tx, row.id) and row.tries < TRIES and row.cancel_requested_at is None:
-        gone = tx.run(_REVIVE, **given) == 1
-        if gone:
-            turns.put_back(tx, row.id)
-        return gone
-    lost = None if row.cancel_requested_at else _LOST
-    told = {
-        "new_state": (State.FAILED if lost else State.CANCELLED).value,
-        "new_error": lost and envelope(lost),
-        "new_error_kind": lost and lost.kind,
+def _expire(tx: CatalogTransaction, row: Row[Any], stale_before: datetime) -> bool:
+    """Requeue a run whose worker stopped, or end it after too many attempts."""
+    params = {"run": row.id, "number": row.attempts, "silent_since": stale_before}
+    if run_queue.lock(tx, row.id) and row.attempts < MAX_ATTEMPTS and row.cancel_requested_at is None:
+        expired = tx.execute(_REQUEUE_STALE, **params) == 1
+        if expired:
+            run_queue.requeue(tx, row.id)
+        return expired
+    error = None if row.cancel_requested_at else _RUN_LOST
+    outcome = {
+        "new_state": (RunState.FAILED if error else RunState.CANCELLED).value,
+        "new_error": error and error_response(error),
+        "new_error_kind": error and error.kind,
     }
-    gone = tx.run(_BURY, **given, **told, now=tx.now) == 1
-    if gone:
-        turns.remove(tx, row.id)
-    return gone
+    expired = tx.execute(_END_STALE, **params, **outcome, now=tx.now) == 1
+    if expired:
+        run_queue.remove(tx, row.id)
+    return expired
 
 
-def find(tx: Tx, run: UUID) -> Run:
+def find(tx: CatalogTransaction, run: UUID) -> Run:
+    """Return a run by id."""
     if row := tx.first(_FIND, run=run):
-        return _run(row)
-    raise NotFound("run_not_found", "there is no such run, or none that you may see", run_id=str(run))
+        return _from_row(row)
+    raise NotFound("run_not_found", run_id=str(run))
 
 
-def search(tx: Tx, options: Options) -> Page[Run]:
-    """The tenant's runs; the newest first unless another order is asked for."""
-    wanted = _ALL.where(*searches.conditions(options.filter, options.search, _COLUMNS, [_NAME]))
-    by = searches.order(options.orderby, _COLUMNS, [_r.id]) if options.orderby else _newest_first(options)
-    return searches.page(tx, wanted.order_by(*by), options, _run)
+def search(tx: CatalogTransaction, options: QueryOptions) -> SearchPage[Run]:
+    """Return a page of the tenant's runs, newest first unless another order is requested."""
+    statement = _ALL.where(*odata_sql.conditions(options.filter, options.search, _COLUMNS, [_NAME]))
+    keys = odata_sql.sort_keys(options.orderby, _COLUMNS, [_r.id]) if options.orderby else _newest_first(options)
+    search = odata_sql.prepare_search(statement, keys, odata_sql.null_positions(options))
+    return odata_sql.search_page(tx, search, options, _from_row)
 
 
-def _newest_first(options: Options) -> list[Any]:
-    return searches.newest_first(_r.created_at, _r.id, few=_finds_few(options.filter))
+def _newest_first(options: QueryOptions) -> tuple[SortKey, ...]:
+    return odata_sql.newest_first(_r.created_at, _r.id, few=_is_selective(options.filter))
 
 
-def _finds_few(node: Node | None) -> bool:
-    """Runs under way are few, however many are over."""
+def _is_selective(node: Node | None) -> bool:
+    """Return whether a filter matches few runs. Active runs are few, however many have ended."""
     match node:
-        case And(parts):
-            return any(map(_finds_few, parts))
-        case Or(parts):
-            return all(map(_finds_few, parts))
-        case Compare(Comparison.EQ, Field("state"), Literal(state)):
-            return state in _UNDER_WAY
-        case In(Field("state"), items):
-            return all(item.value in _UNDER_WAY for item in items)
-    return searches.finds_few(node, ["id"])
+        case ODataAnd(parts):
+            return any(map(_is_selective, parts))
+        case ODataOr(parts):
+            return all(map(_is_selective, parts))
+        case ODataCompare(ODataComparison.EQ, ODataField("state"), ODataLiteral(state)):
+            return state in _ACTIVE
+        case ODataIn(ODataField("state"), items):
+            return all(isinstance(item, ODataLiteral) and item.value in _ACTIVE for item in items)
+    return odata_sql.is_selective(node, ["id"])
 
 
-def _plain(value: Any) -> Any:
-    """What every database keeps as JSON: the end of a run must not fail over a detail of its error."""
+def _as_json(value: Any) -> Any:
+    """Return the value as JSON that every database stores: the end of a run must not fail because of a detail of its
+    error.
+    """
     return json.loads(json.dumps(value, default=str), parse_constant=str)
 
 
-def _written(run: Run) -> dict[str, Any]:
+def _to_row(run: Run) -> dict[str, Any]:
     return {
         "id": run.id,
         "pipeline_id": run.pipeline_id,
         "name": run.name,
         "name_lower": run.name.lower(),
         "name_upper": run.name.upper(),
-        "definition": _plain(run.pipeline),
+        "definition": _as_json(run.pipeline),
         "state": run.state.value,
         "idempotency_key": run.key,
         "created_at": run.created_at,
         "created_by": run.created_by,
-        "author": run.author[:_MAX_AUTHOR],
+        "author": run.author[:_MAX_AUTHOR_LENGTH],
         "started_at": run.started_at,
         "reads": [],
         "written": [],
@@ -332,13 +375,13 @@ def _written(run: Run) -> dict[str, Any]:
     }
 
 
-def _run(row: Row[Any]) -> Run:
+def _from_row(row: Row[Any]) -> Run:
     return Run(
         id=row.id,
         pipeline_id=row.pipeline_id,
         name=row.name,
         pipeline=row.definition,
-        state=State(row.state),
+        state=RunState(row.state),
         created_at=row.created_at,
         created_by=row.created_by,
         author=row.author,

@@ -1,4 +1,4 @@
-"""Read what was committed: datasets at a version, their past, and the files of a version."""
+"""Read datasets at a version, their history, and the files of a version."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -6,268 +6,277 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Row, and_, bindparam, delete, func, or_, select
+from sqlalchemy import Row, and_, bindparam, func, or_, select
 
-from penstock.catalog.database import Tx, in_chunks, mine
-from penstock.catalog.tables import data_files, dataset_schemas, dataset_versions, datasets, file_bins, tenants
-from penstock.core.dataset.range_index import Search, search
+from penstock.catalog import range_index
+from penstock.catalog.database import CatalogTransaction, in_chunks
+from penstock.catalog.tables import data_files, dataset_schemas, dataset_versions, datasets, tenants
+from penstock.catalog.tenant_guard import tenant_filter
 from penstock.core.dataset.changes import Counts, DataFile
-from penstock.core.dataset.snapshot import Snapshot, Version
+from penstock.core.dataset.column_stats import Bounds, ColumnStats, StatValue, has_stats, stats_parser
+from penstock.core.dataset.range_index import search_window
+from penstock.core.dataset.snapshot import DatasetVersionInfo, Snapshot
 from penstock.core.names import DatasetName
-from penstock.core.schema.canonical import from_fields
-from penstock.core.dataset.column_stats import Bounds, Plain, Stats, from_json, has_stats
+from penstock.core.schema.type_names import from_fields
 from penstock.errors import NotFound
 
-INDEXED_COLUMNS = 32  # the first so many columns of a dataset are worth an index of their ranges
-LAST = 2**62  # no version comes after this one
-ROW_IDS = -1  # their place in that index
+MAX_VERSION = 2**62  # no version comes after this one
 
-_d, _v, _s, _f, _b = datasets.c, dataset_versions.c, dataset_schemas.c, data_files.c, file_bins.c
+_d, _v, _s, _f = datasets.c, dataset_versions.c, dataset_schemas.c, data_files.c
 
 _SNAPSHOT = (
     select(
         _d.dataset_id, _d.schema_name, _d.table_name, _d.location, _d.row_ids, _d.read_only,
         _d.created_at.label("created"), _s.fields, dataset_versions,
     )
-    .join_from(datasets, dataset_versions, and_(mine(dataset_versions), _v.dataset_id == _d.dataset_id))
+    .join_from(datasets, dataset_versions, and_(tenant_filter(dataset_versions), _v.dataset_id == _d.dataset_id))
     .join(
         dataset_schemas,
-        and_(mine(dataset_schemas), _s.dataset_id == _v.dataset_id, _s.schema_no == _v.schema_no),
+        and_(tenant_filter(dataset_schemas), _s.dataset_id == _v.dataset_id, _s.schema_no == _v.schema_no),
     )
-    .where(mine(datasets))
+    .where(tenant_filter(datasets))
 )  # fmt: skip
-_NEWEST_FIRST = _v.version.desc()
-_there = _d.dropped_at.is_(None)
-_BY_ID = _SNAPSHOT.where(_d.dataset_id == bindparam("dataset"), _there)
-_NEWEST = _BY_ID.order_by(_NEWEST_FIRST).limit(1)
-_NAMED = _SNAPSHOT.where(_d.name_key == bindparam("name"), _there).order_by(_NEWEST_FIRST).limit(1)
-_NUMBERED = _BY_ID.where(_v.version == bindparam("version"))
-_AS_OF_COMMIT = _BY_ID.where(_v.commit_no <= bindparam("commit_no")).order_by(_NEWEST_FIRST).limit(1)
-_then = or_(_there, _d.dropped_commit_no > bindparam("commit_no"))
-_NAMED_THEN = (
-    _SNAPSHOT.where(_d.name_key == bindparam("name"), _then, _v.commit_no <= bindparam("commit_no"))
+_newest_first = _v.version.desc()
+_not_dropped = _d.dropped_at.is_(None)
+_BY_ID = _SNAPSHOT.where(_d.dataset_id == bindparam("dataset"), _not_dropped)
+_NEWEST = _BY_ID.order_by(_newest_first).limit(1)
+_BY_NAME = _SNAPSHOT.where(_d.name_key == bindparam("name"), _not_dropped).order_by(_newest_first).limit(1)
+_AT_VERSION = _BY_ID.where(_v.version == bindparam("version"))
+_AS_OF_COMMIT = _BY_ID.where(_v.commit_no <= bindparam("commit_no")).order_by(_newest_first).limit(1)
+_not_dropped_at_commit = or_(_not_dropped, _d.dropped_commit_no > bindparam("commit_no"))
+_BY_NAME_AT_COMMIT = (
+    _SNAPSHOT.where(_d.name_key == bindparam("name"), _not_dropped_at_commit, _v.commit_no <= bindparam("commit_no"))
     .order_by(_v.commit_no.desc())
     .limit(1)
 )
-_AS_OF_TIME = _BY_ID.where(_v.created_at <= bindparam("time")).order_by(_NEWEST_FIRST).limit(1)
+_AS_OF_TIME = _BY_ID.where(_v.created_at <= bindparam("time")).order_by(_newest_first).limit(1)
 
-_other = dataset_versions.alias()
-_last = select(func.max(_other.c.version)).where(mine(_other), _other.c.dataset_id == _d.dataset_id).scalar_subquery()
-NEWEST_OF_ALL = _SNAPSHOT.where(_there, _v.version == _last).order_by(_d.name_key)
+_all_versions = dataset_versions.alias()
+_newest_version = (
+    select(func.max(_all_versions.c.version))
+    .where(tenant_filter(_all_versions), _all_versions.c.dataset_id == _d.dataset_id)
+    .scalar_subquery()
+)
+NEWEST_OF_ALL = _SNAPSHOT.where(_not_dropped, _v.version == _newest_version).order_by(_d.name_key)
 
 _VERSIONS = (
     select(dataset_versions)
-    .where(mine(dataset_versions), _v.dataset_id == bindparam("dataset"), _v.version < bindparam("before"))
-    .order_by(_NEWEST_FIRST)
+    .where(tenant_filter(dataset_versions), _v.dataset_id == bindparam("dataset"), _v.version < bindparam("before"))
+    .order_by(_newest_first)
     .limit(bindparam("limit"))
 )
 
-_SWEPT = select(_v.swept_at).where(
-    mine(dataset_versions), _v.dataset_id == bindparam("dataset"), _v.version == bindparam("version")
+_SELECT_SWEPT_AT = select(_v.swept_at).where(
+    tenant_filter(dataset_versions), _v.dataset_id == bindparam("dataset"), _v.version == bindparam("version")
 )
 
 # Files with statistics (True) or without (False): they are most of what a plan would have to read.
-_wanted = {stats: select(*(c for c in _f if stats or c is not _f.stats)) for stats in (False, True)}
-_own = (mine(data_files), _f.dataset_id == bindparam("dataset"))
-_LIVE = {stats: base.where(*_own, _f.end_version.is_(None)) for stats, base in _wanted.items()}
-_ENDED = {stats: base.where(*_own, _f.end_version > bindparam("version")) for stats, base in _wanted.items()}
-_THESE = {
-    stats: base.where(*_own, _f.file_no.in_(bindparam("numbers", expanding=True))) for stats, base in _wanted.items()
+_file_columns = {stats: select(*(c for c in _f if stats or c is not _f.stats)) for stats in (False, True)}
+_of_dataset = (tenant_filter(data_files), _f.dataset_id == bindparam("dataset"))
+_LIVE = {stats: base.where(*_of_dataset, _f.end_version.is_(None)) for stats, base in _file_columns.items()}
+_ENDED = {
+    stats: base.where(*_of_dataset, _f.end_version > bindparam("version")) for stats, base in _file_columns.items()
 }
-_SINCE = _LIVE[True].where(_f.begin_version > bindparam("version"))
-_STILL = select(_f.file_no).where(*_own, _f.file_no.in_(bindparam("numbers", expanding=True)), _f.end_version.is_(None))
-_places = select(_b.file_no).where(
-    mine(file_bins), _b.dataset_id == bindparam("dataset"), _b.column_no == bindparam("column")
+_NUMBERED_FILES = {
+    stats: base.where(*_of_dataset, _f.file_no.in_(bindparam("numbers", expanding=True)))
+    for stats, base in _file_columns.items()
+}
+_LIVE_SINCE = _LIVE[True].where(_f.begin_version > bindparam("version"))
+_STILL_LIVE = select(_f.file_no).where(
+    *_of_dataset, _f.file_no.in_(bindparam("numbers", expanding=True)), _f.end_version.is_(None)
 )
-_BETWEEN = _places.where(_b.place.between(bindparam("first"), bindparam("last")))
-_AROUND = _places.where(_b.place.in_(bindparam("places", expanding=True)))
-
-_COMMIT_NO = select(tenants.c.commit_no).where(mine(tenants))
+_COMMIT_NO = select(tenants.c.commit_no).where(tenant_filter(tenants))
 
 
-def commit_no(tx: Tx) -> int:
-    """The newest commit: the number of a snapshot of all the tenant's datasets."""
+def commit_no(tx: CatalogTransaction) -> int:
+    """Return the number of the tenant's newest commit, which identifies a lake snapshot."""
     row = tx.first(_COMMIT_NO)
     return row.commit_no if row else 0
 
 
-def datasets_now(tx: Tx) -> list[Snapshot]:
-    return [snapshot(row) for row in tx.all(NEWEST_OF_ALL)]
+def list_newest(tx: CatalogTransaction) -> list[Snapshot]:
+    """Return the newest snapshot of every dataset, by name."""
+    return [snapshot_from_row(row) for row in tx.all(NEWEST_OF_ALL)]
 
 
-def named(tx: Tx, name: DatasetName) -> Snapshot:
-    if row := tx.first(_NAMED, name=name.key):
-        return snapshot(row)
-    raise no_such(name)
+def by_name(tx: CatalogTransaction, name: DatasetName) -> Snapshot:
+    """Return the newest snapshot of the dataset with this name."""
+    if row := tx.first(_BY_NAME, name=name.key):
+        return snapshot_from_row(row)
+    raise dataset_not_found(name)
 
 
-def named_then(tx: Tx, name: DatasetName, commit_no: int) -> Snapshot:
-    """The dataset that had the name after a commit, as it was then; dropping it later takes nothing away."""
-    row = tx.first(_NAMED_THEN, name=name.key, commit_no=commit_no)
+def by_name_at_commit(tx: CatalogTransaction, name: DatasetName, commit_no: int) -> Snapshot:
+    """Return the dataset that had the name after a commit, as it was then, even if it was dropped later."""
+    row = tx.first(_BY_NAME_AT_COMMIT, name=name.key, commit_no=commit_no)
     if row is None:
-        raise no_such(name)
+        raise dataset_not_found(name)
     if row.swept_at:
-        raise _unreadable(row, row.version, "was swept")
-    return snapshot(row)
+        raise _version_unavailable(row, row.version, "was swept")
+    return snapshot_from_row(row)
 
 
-def newest(tx: Tx, dataset: UUID) -> Snapshot:
+def newest(tx: CatalogTransaction, dataset: UUID) -> Snapshot:
+    """Return the newest snapshot of a dataset."""
     if row := tx.first(_NEWEST, dataset=dataset):
-        return snapshot(row)
-    raise no_such(dataset)
+        return snapshot_from_row(row)
+    raise dataset_not_found(dataset)
 
 
-def no_such(dataset: UUID | DatasetName) -> NotFound:
-    """The same answer for what is not there and for what belongs to somebody else."""
-    return NotFound("dataset_not_found", f"there is no dataset {str(dataset)!r}", dataset=str(dataset))
+def dataset_not_found(dataset: UUID | DatasetName) -> NotFound:
+    """Return the error for an unknown dataset. A dataset of another tenant gives the same error."""
+    return NotFound("dataset_not_found", dataset=str(dataset))
 
 
-def at_version(tx: Tx, dataset: UUID, version: int) -> Snapshot:
-    row = tx.first(_NUMBERED, dataset=dataset, version=version) if 0 < version <= LAST else None
+def at_version(tx: CatalogTransaction, dataset: UUID, version: int) -> Snapshot:
+    """Return the snapshot of a dataset at a version."""
+    row = tx.first(_AT_VERSION, dataset=dataset, version=version) if 0 < version <= MAX_VERSION else None
     if row is None or row.swept_at:
-        last = tx.first(_NEWEST, dataset=dataset)
-        raise _unreadable(last, version, "was swept" if row else "does not exist") if last else no_such(dataset)
-    return snapshot(row)
+        newest_row = tx.first(_NEWEST, dataset=dataset)
+        raise (
+            _version_unavailable(newest_row, version, "was swept" if row else "does not exist")
+            if newest_row
+            else dataset_not_found(dataset)
+        )
+    return snapshot_from_row(row)
 
 
-def as_of(tx: Tx, dataset: UUID, moment: int | datetime) -> Snapshot:
-    """The newest version at a moment: a commit's number, or a time."""
-    if isinstance(moment, datetime):
-        row = tx.first(_AS_OF_TIME, dataset=dataset, time=moment)
+def as_of(tx: CatalogTransaction, dataset: UUID, point: int | datetime) -> Snapshot:
+    """Return the snapshot that was the newest at a commit number or at a time."""
+    if isinstance(point, datetime):
+        row = tx.first(_AS_OF_TIME, dataset=dataset, time=point)
     else:
-        row = tx.first(_AS_OF_COMMIT, dataset=dataset, commit_no=moment)
+        row = tx.first(_AS_OF_COMMIT, dataset=dataset, commit_no=point)
     if row is None:
-        last = newest(tx, dataset)
-        when = f"at {moment.isoformat()}" if isinstance(moment, datetime) else f"at commit {moment}"
+        current = newest(tx, dataset)
+        when = f"at {point.isoformat()}" if isinstance(point, datetime) else f"at commit {point}"
         raise NotFound(
-            "version_not_found",
-            f"{last.name} was not there {when}",
-            dataset=str(last.name),
-            actual_version=last.version.number,
+            "version_not_found.not_yet_created",
+            {"name": current.name, "point": when},
+            dataset=str(current.name),
+            actual_version=current.version.number,
         )
     return at_version(tx, dataset, row.version)
 
 
-def _unreadable(last: Row[Any], version: int, why: str) -> NotFound:
-    name = str(DatasetName(last.schema_name, last.table_name))
+def _version_unavailable(newest_row: Row[Any], version: int, problem: str) -> NotFound:
+    name = str(DatasetName(newest_row.schema_name, newest_row.table_name))
     return NotFound(
-        "version_not_found",
-        f"version {version} of {name} {why}; the newest is {last.version}",
+        "version_not_found.unavailable",
+        {"version": version, "name": name, "problem": problem, "newest": newest_row.version},
         dataset=name,
         requested_version=version,
-        actual_version=last.version,
+        actual_version=newest_row.version,
     )
 
 
-def versions(tx: Tx, dataset: UUID, *, limit: int, before: int | None = None) -> list[Version]:
-    """The newest first."""
-    before = LAST if before is None else max(0, min(before, LAST))
+def versions(
+    tx: CatalogTransaction, dataset: UUID, *, limit: int, before: int | None = None
+) -> list[DatasetVersionInfo]:
+    """Return versions below `before`, newest first."""
+    before = MAX_VERSION if before is None else max(0, min(before, MAX_VERSION))
     rows = tx.all(_VERSIONS, dataset=dataset, limit=limit, before=before)
-    return [_version(row) for row in rows]
+    return [_version_from_row(row) for row in rows]
 
 
 def files(
-    tx: Tx,
+    tx: CatalogTransaction,
     snapshot: Snapshot,
     bounds: Bounds | None = None,
     *,
     stats: bool = False,
-    ids: Sequence[tuple[int, int]] | None = None,
+    row_id_ranges: Sequence[tuple[int, int]] | None = None,
 ) -> list[DataFile]:
-    """The files of a version, in the order they were written; with bounds, only those that may hold such rows.
+    """Return the files of a snapshot in the order in which they were written.
 
-    With bounds, or where asked for, they have their statistics. `ids`: the lowest and the highest row id of each
-    stretch of ids; files that the index of ranges knows to be elsewhere are left out.
+    Args:
+        bounds: return only files that may contain rows within these column ranges, with statistics
+        stats: return the files with their statistics
+        row_id_ranges: lowest and highest row ids of ranges; leave out files without such row ids
     """
     bounds = bounds or {}
-    _assert_kept(tx, snapshot)
+    _assert_not_swept(tx, snapshot)
     stats = stats or bool(bounds)
-    if ids is None:
-        numbers = _found(tx, snapshot, bounds)
+    if row_id_ranges is None:
+        file_nos = _files_in_bounds(tx, snapshot, bounds)
     else:
-        numbers = _located(tx, snapshot, ROW_IDS, [search(low, high) for low, high in ids])
-    known = from_json(snapshot.schema) if stats else None
-    files = (_file(row, known) for row in _rows(tx, snapshot, numbers, stats=stats))
-    return [file for file in files if file.may_hold(bounds)]
+        file_nos = range_index.find_files(
+            tx,
+            snapshot.dataset,
+            range_index.ROW_ID_COLUMN_NO,
+            [search_window(low, high) for low, high in row_id_ranges],
+        )
+    parse_stats = stats_parser(snapshot.schema) if stats else None
+    files = (_file_from_row(row, parse_stats) for row in _select_files(tx, snapshot, file_nos, stats=stats))
+    return [file for file in files if file.may_contain(bounds)]
 
 
-def listed(tx: Tx, snapshot: Snapshot) -> list[tuple[str, int, str]]:
-    """Path, rows and statistics of every file of a version, as they are kept (`core.stats`): for somebody else to read."""
-    _assert_kept(tx, snapshot)
-    return [(row.path, row.rows, row.stats) for row in _rows(tx, snapshot, None, stats=True)]
+def file_listing(tx: CatalogTransaction, snapshot: Snapshot) -> list[tuple[str, int, str]]:
+    """Return path, row count and serialized statistics of every file of a snapshot."""
+    _assert_not_swept(tx, snapshot)
+    return [(row.path, row.rows, row.stats) for row in _select_files(tx, snapshot, None, stats=True)]
 
 
-def _assert_kept(tx: Tx, snapshot: Snapshot) -> None:
-    swept = tx.first(_SWEPT, dataset=snapshot.dataset, version=snapshot.version.number)
-    if swept is None:
-        raise no_such(snapshot.dataset)
-    if swept.swept_at:
+def _assert_not_swept(tx: CatalogTransaction, snapshot: Snapshot) -> None:
+    row = tx.first(_SELECT_SWEPT_AT, dataset=snapshot.dataset, version=snapshot.version.number)
+    if row is None:
+        raise dataset_not_found(snapshot.dataset)
+    if row.swept_at:
         raise NotFound(
-            "version_not_found",
-            f"version {snapshot.version.number} of {snapshot.name} was swept",
+            "version_not_found.swept",
+            {"number": snapshot.version.number, "name": snapshot.name},
             dataset=str(snapshot.name),
             requested_version=snapshot.version.number,
         )
 
 
-def _rows(tx: Tx, snapshot: Snapshot, numbers: list[int] | None, *, stats: bool) -> list[Row[Any]]:
-    """Files of a version, in the order they were written; live ones with these numbers, or all."""
-    version, at = snapshot.version.number, {"dataset": snapshot.dataset}
-    if numbers is None:
-        rows = list(tx.all(_LIVE[stats], **at))
+def _select_files(
+    tx: CatalogTransaction, snapshot: Snapshot, file_nos: list[int] | None, *, stats: bool
+) -> list[Row[Any]]:
+    """Select the files of a version by number, in the order of their numbers: the live ones (limited to `file_nos`),
+    and those that ended after the version.
+    """
+    version, key = snapshot.version.number, {"dataset": snapshot.dataset}
+    if file_nos is None:
+        rows = list(tx.all(_LIVE[stats], **key))
     else:
-        rows = [row for part in in_chunks(numbers) for row in tx.all(_THESE[stats], numbers=part, **at)]
-    rows += tx.all(_ENDED[stats], version=version, **at)
+        rows = [row for chunk in in_chunks(file_nos) for row in tx.all(_NUMBERED_FILES[stats], numbers=chunk, **key)]
+    rows += tx.all(_ENDED[stats], version=version, **key)
     return sorted((row for row in rows if row.begin_version <= version), key=lambda row: row.file_no)
 
 
-def files_since(tx: Tx, snapshot: Snapshot, version: int) -> list[DataFile]:
-    """The files of the newest version that came after an earlier one."""
-    known = from_json(snapshot.schema)
-    return [_file(row, known) for row in tx.all(_SINCE, dataset=snapshot.dataset, version=version)]
+def files_since(tx: CatalogTransaction, snapshot: Snapshot, version: int) -> list[DataFile]:
+    """Return the live files that were added after a version."""
+    parse_stats = stats_parser(snapshot.schema)
+    return [_file_from_row(row, parse_stats) for row in tx.all(_LIVE_SINCE, dataset=snapshot.dataset, version=version)]
 
 
-def still_live(tx: Tx, dataset: UUID, numbers: Sequence[int]) -> bool:
-    """Does the newest version hold all of these files?"""
-    return sum(len(tx.all(_STILL, dataset=dataset, numbers=part)) for part in in_chunks(numbers)) == len(numbers)
+def are_live(tx: CatalogTransaction, dataset: UUID, file_nos: Sequence[int]) -> bool:
+    """Return whether the newest version contains all of these files."""
+    return sum(len(tx.all(_STILL_LIVE, dataset=dataset, numbers=chunk)) for chunk in in_chunks(file_nos)) == len(
+        file_nos
+    )
 
 
-def unplace(tx: Tx, dataset: UUID, numbers: list[int]) -> None:
-    """Take files out of the index of ranges: it knows live ones only."""
-    tx.run(_UNPLACE, dataset=dataset, numbers=numbers)
-
-
-_UNPLACE = delete(file_bins).where(
-    mine(file_bins), _b.dataset_id == bindparam("dataset"), _b.file_no.in_(bindparam("numbers", expanding=True))
-)
-
-
-def _found(tx: Tx, snapshot: Snapshot, bounds: Bounds) -> list[int] | None:
-    """Live files that the index finds for the most selective bound that it knows; None if it knows none."""
-    indexed = [name for name in snapshot.schema.names[:INDEXED_COLUMNS] if name in bounds]
+def _files_in_bounds(tx: CatalogTransaction, snapshot: Snapshot, bounds: Bounds) -> list[int] | None:
+    """Return the live files that the range index finds for the most selective bound, or None if no bound is indexed."""
+    indexed = [name for name in snapshot.schema.names[: range_index.INDEXED_COLUMNS] if name in bounds]
     indexed = [name for name in indexed if has_stats(snapshot.schema.field(name).type)]
     if not indexed:
         return None
-    column = min(indexed, key=lambda name: _width(*bounds[name]))
-    return _located(tx, snapshot, snapshot.schema.get_field_index(column), [search(*bounds[column])])
+    column = min(indexed, key=lambda name: _bound_width(*bounds[name]))
+    return range_index.find_files(
+        tx, snapshot.dataset, snapshot.schema.get_field_index(column), [search_window(*bounds[column])]
+    )
 
 
-def _located(tx: Tx, snapshot: Snapshot, column: int, searches: Sequence[Search]) -> list[int]:
-    """Live files with a place where one of the searches looks."""
-    at = {"dataset": snapshot.dataset, "column": column}
-    found = {row.file_no for each in searches for row in tx.all(_BETWEEN, first=each.first, last=each.last, **at)}
-    around = sorted({place for each in searches for place in each.around})
-    found |= {row.file_no for part in in_chunks(around) for row in tx.all(_AROUND, places=part, **at)}
-    return sorted(found)
-
-
-def _width(low: Plain | None, high: Plain | None) -> int:
+def _bound_width(low: StatValue | None, high: StatValue | None) -> int:
     if low is None or high is None:
         return 2
     return 0 if low == high else 1
 
 
-def snapshot(row: Row[Any]) -> Snapshot:
+def snapshot_from_row(row: Row[Any]) -> Snapshot:
     return Snapshot(
         dataset=row.dataset_id,
         name=DatasetName(row.schema_name, row.table_name),
@@ -276,12 +285,12 @@ def snapshot(row: Row[Any]) -> Snapshot:
         read_only=row.read_only,
         created_at=row.created,
         schema=from_fields(json.loads(row.fields)),
-        version=_version(row),
+        version=_version_from_row(row),
     )
 
 
-def _version(row: Row[Any]) -> Version:
-    return Version(
+def _version_from_row(row: Row[Any]) -> DatasetVersionInfo:
+    return DatasetVersionInfo(
         number=row.version,
         commit_no=row.commit_no,
         operation=row.operation,
@@ -289,19 +298,19 @@ def _version(row: Row[Any]) -> Version:
         rows=row.rows,
         files=row.files,
         bytes=row.bytes,
-        at=row.created_at,
+        committed_at=row.created_at,
         author=row.author,
         swept=row.swept_at is not None,
     )
 
 
-def _file(row: Row[Any], known: Callable[[str], dict[str, Stats]] | None) -> DataFile:
+def _file_from_row(row: Row[Any], parse_stats: Callable[[str], dict[str, ColumnStats]] | None) -> DataFile:
     return DataFile(
         path=row.path,
         rows=row.rows,
         bytes=row.bytes,
         checksum=row.checksum,
-        stats=known(row.stats) if known else {},
+        stats=parse_stats(row.stats) if parse_stats else {},
         row_ids=None if row.low_row_id is None else (row.low_row_id, row.high_row_id),
         number=row.file_no,
         first_row_id=row.first_row_id,

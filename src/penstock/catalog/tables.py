@@ -1,4 +1,7 @@
-"""The catalog's tables. Every one has `tenant_id`, first in every unique key but for ids that the server has made."""
+"""The tables of the catalog, documented in docs/catalog-schema.md.
+
+Every table has `tenant_id`. It is the first column of every unique key except keys of ids that the server generates.
+"""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -27,8 +30,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB, TEXT, VARCHAR
 
 
-class Instant(TypeDecorator[datetime]):
-    """A moment, in UTC on the way in and on the way out, on every database."""
+class UtcTimestamp(TypeDecorator[datetime]):
+    """A timestamp that is stored and returned in UTC on every database."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
@@ -39,25 +42,25 @@ class Instant(TypeDecorator[datetime]):
     def process_result_value(self, value: Any | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
         if value is None:
             return None
-        moment: datetime = value
-        return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+        timestamp: datetime = value
+        return timestamp.astimezone(UTC) if timestamp.tzinfo else timestamp.replace(tzinfo=UTC)
 
 
 Json = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
-Told = JSON(none_as_null=True)  # as it was written: members stay in order, on PostgreSQL too
+OrderedJson = JSON(none_as_null=True)  # members keep their order, on PostgreSQL too
 
 
-def words(length: int | None = None) -> String:
-    """Text that is sorted by code point on every database."""
+def text_c(length: int | None = None) -> String:
+    """Return a text type that is sorted by code point on every database."""
     plain: String = Text() if length is None else String(length)
     return plain.with_variant(TEXT(collation="C") if length is None else VARCHAR(length, collation="C"), "postgresql")
 
 
-def _tenant() -> Column[UUID]:
+def _tenant_column() -> Column[UUID]:
     return Column("tenant_id", Uuid, nullable=False)
 
 
-def _of(parent: str, *columns: str) -> ForeignKeyConstraint:
+def _foreign_key(parent: str, *columns: str) -> ForeignKeyConstraint:
     return ForeignKeyConstraint(columns, [f"{parent}.{column}" for column in columns])
 
 
@@ -68,36 +71,36 @@ metadata = MetaData(
 tenants = Table(
     "tenants",
     metadata,
-    _tenant(),
-    Column("commit_no", BigInteger, nullable=False),  # the newest commit; one number names a snapshot of everything
-    Column("committed_at", Instant, nullable=False),
-    Column("created_at", Instant, nullable=False),
+    _tenant_column(),
+    Column("commit_no", BigInteger, nullable=False),  # newest commit; identifies a lake snapshot
+    Column("committed_at", UtcTimestamp, nullable=False),
+    Column("created_at", UtcTimestamp, nullable=False),
     PrimaryKeyConstraint("tenant_id"),
 )
 
 datasets = Table(
     "datasets",
     metadata,
-    _tenant(),
+    _tenant_column(),
     Column("dataset_id", Uuid, nullable=False),
     Column("schema_name", String(128), nullable=False),
     Column("table_name", String(128), nullable=False),
-    Column("name_key", String(257), nullable=False),  # the name as it is compared: lower case
-    Column("location", String(255), nullable=False),  # the folder of its files, below the workspace
+    Column("name_key", String(257), nullable=False),  # lower case; names are compared without case
+    Column("location", String(255), nullable=False),  # folder of its files, relative to the workspace
     Column("read_only", Boolean, nullable=False),
     Column("row_ids", Boolean, nullable=False),
     Column("next_row_id", BigInteger, nullable=False),
-    Column("next_file", BigInteger, nullable=False),
-    Column("created_at", Instant, nullable=False),
+    Column("next_file_no", BigInteger, nullable=False),
+    Column("created_at", UtcTimestamp, nullable=False),
     Column("created_by", Uuid, nullable=False),
-    Column("updated_at", Instant, nullable=False),
+    Column("updated_at", UtcTimestamp, nullable=False),
     Column("updated_by", Uuid, nullable=False),
-    Column("dropped_at", Instant),
+    Column("dropped_at", UtcTimestamp),
     Column("dropped_commit_no", BigInteger),
-    Column("held_by", Uuid),  # the one who alone may commit until `held_until`
-    Column("held_until", Instant),
+    Column("locked_by", Uuid),  # the only writer that may commit until `locked_until`
+    Column("locked_until", UtcTimestamp),
     PrimaryKeyConstraint("tenant_id", "dataset_id"),
-    _of("tenants", "tenant_id"),
+    _foreign_key("tenants", "tenant_id"),
 )
 Index(
     "uq_datasets_name",
@@ -111,18 +114,18 @@ Index(
 dataset_schemas = Table(
     "dataset_schemas",
     metadata,
-    _tenant(),
+    _tenant_column(),
     Column("dataset_id", Uuid, nullable=False),
     Column("schema_no", Integer, nullable=False),
     Column("fields", Text, nullable=False),  # core.schema.to_fields, as JSON
     PrimaryKeyConstraint("tenant_id", "dataset_id", "schema_no"),
-    _of("datasets", "tenant_id", "dataset_id"),
+    _foreign_key("datasets", "tenant_id", "dataset_id"),
 )
 
 dataset_versions = Table(
     "dataset_versions",
     metadata,
-    _tenant(),
+    _tenant_column(),
     Column("dataset_id", Uuid, nullable=False),
     Column("version", BigInteger, nullable=False),
     Column("commit_no", BigInteger, nullable=False),
@@ -131,98 +134,98 @@ dataset_versions = Table(
     Column("inserted", BigInteger, nullable=False),
     Column("updated", BigInteger, nullable=False),
     Column("deleted", BigInteger, nullable=False),
-    Column("rows", BigInteger, nullable=False),  # of the whole version, as are files and bytes
+    Column("rows", BigInteger, nullable=False),  # rows, files and bytes are totals of the version
     Column("files", BigInteger, nullable=False),
     Column("bytes", BigInteger, nullable=False),
-    Column("created_at", Instant, nullable=False),
+    Column("created_at", UtcTimestamp, nullable=False),
     Column("created_by", Uuid, nullable=False),
-    Column("author", String(320), nullable=False),  # created_by, for people
-    Column("swept_at", Instant),  # its files are gone
-    PrimaryKeyConstraint("tenant_id", "dataset_id", "version"),  # the lock: of several writers one inserts base + 1
-    _of("datasets", "tenant_id", "dataset_id"),
+    Column("author", String(320), nullable=False),  # display name of created_by
+    Column("swept_at", UtcTimestamp),  # NULL: the version can be read
+    PrimaryKeyConstraint("tenant_id", "dataset_id", "version"),  # of concurrent writers, one inserts base + 1
+    _foreign_key("datasets", "tenant_id", "dataset_id"),
     Index("uq_dataset_versions_commit", "tenant_id", "dataset_id", "commit_no", unique=True),
 )
 
 data_files = Table(
     "data_files",
     metadata,
-    _tenant(),
+    _tenant_column(),
     Column("dataset_id", Uuid, nullable=False),
     Column("file_no", BigInteger, nullable=False),
     Column("path", String(512), nullable=False),
     Column("rows", BigInteger, nullable=False),
     Column("bytes", BigInteger, nullable=False),
     Column("checksum", String(80), nullable=False),
-    Column("first_row_id", BigInteger),  # fresh files: row i has the id first_row_id + i
+    Column("first_row_id", BigInteger),  # not NULL: row i has the id first_row_id + i
     Column("low_row_id", BigInteger),
     Column("high_row_id", BigInteger),
-    Column("stats", Text, nullable=False),  # core.stats.to_json
+    Column("stats", Text, nullable=False),  # core.dataset.column_stats.to_json
     Column("begin_version", BigInteger, nullable=False),
-    Column("end_version", BigInteger),  # NULL: still live
+    Column("end_version", BigInteger),  # NULL: live
     PrimaryKeyConstraint("tenant_id", "dataset_id", "file_no"),
-    _of("datasets", "tenant_id", "dataset_id"),
+    _foreign_key("datasets", "tenant_id", "dataset_id"),
     Index("ix_data_files_end", "tenant_id", "dataset_id", "end_version"),
     Index("uq_data_files_path", "tenant_id", "path", unique=True),
 )
 
-# Where the values of live files lie (core.bins): plans find the few files that matter without reading the others.
-# Rows go when their file ends. Plans of older versions look at the files that ended since besides.
-file_bins = Table(
-    "file_bins",
+# The range index of live files (catalog.range_index). Rows are deleted when their file ends. Plans of older versions
+# also read the files that ended since.
+file_ranges = Table(
+    "file_ranges",
     metadata,
-    _tenant(),
+    _tenant_column(),
     Column("dataset_id", Uuid, nullable=False),
-    Column("column_no", SmallInteger, nullable=False),  # the column's place in the schema; −1: the row ids
-    Column("place", BigInteger, nullable=False),
+    Column("column_no", SmallInteger, nullable=False),  # position in the schema; -1: the row ids
+    Column("coordinate", BigInteger, nullable=False),
     Column("file_no", BigInteger, nullable=False),
-    PrimaryKeyConstraint("tenant_id", "dataset_id", "column_no", "place", "file_no"),
-    Index("ix_file_bins_file", "tenant_id", "dataset_id", "file_no"),
+    PrimaryKeyConstraint("tenant_id", "dataset_id", "column_no", "coordinate", "file_no"),
+    Index("ix_file_ranges_file", "tenant_id", "dataset_id", "file_no"),
     sqlite_with_rowid=False,
 )
 
 receipts = Table(
     "receipts",
     metadata,
-    _tenant(),
+    _tenant_column(),
     Column("key", String(200), nullable=False),
     Column("fingerprint", String(64), nullable=False),
     Column("commit_no", BigInteger, nullable=False),
-    Column("written", Text, nullable=False),  # core.change.Written, as JSON
-    Column("created_at", Instant, nullable=False),
+    Column("dataset_commits", Text, nullable=False),  # JSON array of DatasetCommit
+    Column("created_at", UtcTimestamp, nullable=False),
     PrimaryKeyConstraint("tenant_id", "key"),
 )
 
 leases = Table(
     "leases",
     metadata,
-    _tenant(),
+    _tenant_column(),
     Column("lease_id", Uuid, nullable=False),
-    Column("holder", String(200), nullable=False),  # for people: host and process
-    Column("started_at", Instant, nullable=False),
-    Column("heartbeat_at", Instant, nullable=False),
-    Column("ended_at", Instant),
+    Column("holder", String(200), nullable=False),  # host and process, for display
+    Column("started_at", UtcTimestamp, nullable=False),
+    Column("heartbeat_at", UtcTimestamp, nullable=False),
+    Column("ended_at", UtcTimestamp),
     PrimaryKeyConstraint("tenant_id", "lease_id"),
 )
 
-# core.transaction.Standing. The id is also the lease of its files.
+# Transactions of clients. The id is also the writer lease of the files.
 transactions = Table(
     "transactions",
     metadata,
-    _tenant(),
+    _tenant_column(),
     Column("id", Uuid, nullable=False),
     Column("user_id", Uuid, nullable=False),
     Column("state", String(20), nullable=False),
     Column("commit_no", BigInteger, nullable=False),
     Column("auto_commit", Boolean, nullable=False),
     Column("seq", BigInteger, nullable=False),
-    Column("work", Text),  # service.work, as JSON; gone when it is over
+    Column("write_set", Text),  # JSON; NULL after the transaction has ended
     Column("owner", String(200), nullable=False),
-    Column("operating", String(200)),
+    Column("operation_process", String(200)),
     Column("receipt", String(200)),
-    Column("created_at", Instant, nullable=False),
-    Column("beaten_at", Instant, nullable=False),
-    Column("expires_at", Instant, nullable=False),
-    Column("ended_at", Instant),
+    Column("created_at", UtcTimestamp, nullable=False),
+    Column("heartbeat_at", UtcTimestamp, nullable=False),
+    Column("expires_at", UtcTimestamp, nullable=False),
+    Column("ended_at", UtcTimestamp),
     PrimaryKeyConstraint("tenant_id", "id"),
     Index("ix_transactions_state", "tenant_id", "state"),
 )
@@ -230,9 +233,9 @@ transactions = Table(
 audit = Table(
     "audit",
     metadata,
-    _tenant(),
+    _tenant_column(),
     Column("audit_id", Uuid, nullable=False),
-    Column("at", Instant, nullable=False),
+    Column("at", UtcTimestamp, nullable=False),
     Column("user_id", Uuid, nullable=False),
     Column("author", String(320), nullable=False),
     Column("action", String(40), nullable=False),
@@ -242,30 +245,30 @@ audit = Table(
     Index("ix_audit_at", "tenant_id", "at"),
 )
 
-# What queries promise to return. Names and descriptions are also kept as Python folds them: databases do not agree.
+# Result schemas. Names and descriptions are also stored in Python's lower and upper case: databases fold differently.
 gts_schemas = Table(
     "gts_schemas",
     metadata,
-    _tenant(),
+    _tenant_column(),
     Column("id", Uuid, nullable=False),
-    Column("type_id", words(255), nullable=False),
-    Column("name", words(500), nullable=False),
-    Column("name_lower", words(1500), nullable=False),
-    Column("name_upper", words(1500), nullable=False),
-    Column("name_key", words(1500), nullable=False),  # the name as it is compared: outer blanks and case do not count
-    Column("description", words()),
-    Column("description_lower", words()),
-    Column("description_upper", words()),
-    Column("fields", Json, nullable=False),  # core.contract.Field.as_json
+    Column("type_id", text_c(255), nullable=False),
+    Column("name", text_c(500), nullable=False),
+    Column("name_lower", text_c(1500), nullable=False),
+    Column("name_upper", text_c(1500), nullable=False),
+    Column("name_key", text_c(1500), nullable=False),  # without surrounding blanks and case; unique
+    Column("description", text_c()),
+    Column("description_lower", text_c()),
+    Column("description_upper", text_c()),
+    Column("fields", Json, nullable=False),  # ResultField.as_json
     Column("metadata", Json),
-    Column("state", words(50), nullable=False, server_default="ACTIVE"),
-    Column("state_changed_at", Instant, nullable=False),
-    Column("created_at", Instant, nullable=False),
+    Column("state", text_c(50), nullable=False, server_default="ACTIVE"),
+    Column("state_changed_at", UtcTimestamp, nullable=False),
+    Column("created_at", UtcTimestamp, nullable=False),
     Column("created_by", Uuid, nullable=False),
-    Column("updated_at", Instant, nullable=False),
+    Column("updated_at", UtcTimestamp, nullable=False),
     Column("updated_by", Uuid, nullable=False),
     Column("version", Integer, nullable=False, server_default="1"),
-    Column("deleted_at", Instant),
+    Column("deleted_at", UtcTimestamp),
     PrimaryKeyConstraint("id"),
     UniqueConstraint("tenant_id", "id", name="uq_gts_schemas_tenant"),
     Index("ix_gts_schemas_type", "tenant_id", "type_id"),
@@ -274,45 +277,45 @@ gts_schemas = Table(
     Index("ix_gts_schemas_created", "tenant_id", "created_at", "id"),
     Index("ix_gts_schemas_fields", "fields", postgresql_using="gin").ddl_if(dialect="postgresql"),
 )
-_named = (gts_schemas.c.deleted_at.is_(None)) & (gts_schemas.c.state != "ARCHIVED")
+_has_reserved_name = (gts_schemas.c.deleted_at.is_(None)) & (gts_schemas.c.state != "ARCHIVED")
 Index(
     "uq_gts_schemas_name",
     gts_schemas.c.tenant_id,
     gts_schemas.c.name_key,
     unique=True,
-    sqlite_where=_named,
-    postgresql_where=_named,
+    sqlite_where=_has_reserved_name,
+    postgresql_where=_has_reserved_name,
 )
 
 gts_schema_versions = Table(
     "gts_schema_versions",
     metadata,
-    _tenant(),
+    _tenant_column(),
     Column("schema_id", Uuid, nullable=False),
     Column("version", Integer, nullable=False),
-    Column("name", words(500), nullable=False),
-    Column("description", words()),
+    Column("name", text_c(500), nullable=False),
+    Column("description", text_c()),
     Column("fields", Json, nullable=False),
     Column("metadata", Json),
-    Column("state", words(50), nullable=False),
-    Column("change", String(40), nullable=False),  # create, update, or the verb of a transition
-    Column("reason", words()),
-    Column("changed_at", Instant, nullable=False),
+    Column("state", text_c(50), nullable=False),
+    Column("change", String(40), nullable=False),  # create, update, or the name of a transition
+    Column("reason", text_c()),
+    Column("changed_at", UtcTimestamp, nullable=False),
     Column("changed_by", Uuid, nullable=False),
-    Column("author", String(320), nullable=False),  # changed_by, for people
+    Column("author", String(320), nullable=False),  # display name of changed_by
     PrimaryKeyConstraint("tenant_id", "schema_id", "version"),
     ForeignKeyConstraint(["tenant_id", "schema_id"], ["gts_schemas.tenant_id", "gts_schemas.id"]),
 )
 
-# The fields of the newest versions: PostgreSQL does not use an index on JSON under row-level security.
+# Fields of the newest revisions, to search by: PostgreSQL uses no JSON index under row-level security.
 gts_schema_fields = Table(
     "gts_schema_fields",
     metadata,
-    _tenant(),
+    _tenant_column(),
     Column("schema_id", Uuid, nullable=False),
     Column("position", Integer, nullable=False),
-    Column("name", words(128), nullable=False),
-    Column("type", words(20), nullable=False),
+    Column("name", text_c(128), nullable=False),
+    Column("type", text_c(20), nullable=False),
     Column("array", Boolean, nullable=False),
     Column("optional", Boolean, nullable=False),
     PrimaryKeyConstraint("tenant_id", "schema_id", "position"),
@@ -323,61 +326,61 @@ gts_schema_fields = Table(
 gts_queries = Table(
     "gts_queries",
     metadata,
-    _tenant(),
+    _tenant_column(),
     Column("id", Uuid, nullable=False),
-    Column("name", words(500), nullable=False),
-    Column("name_lower", words(1500), nullable=False),
-    Column("name_upper", words(1500), nullable=False),
-    Column("name_key", words(1500), nullable=False),
-    Column("description", words()),
-    Column("description_lower", words()),
-    Column("description_upper", words()),
-    Column("sql", words(), nullable=False),
-    Column("parameters", Json, nullable=False),  # core.parameters.Parameter.as_json
-    Column("reads", Json, nullable=False),  # core.query.Reference.as_json
+    Column("name", text_c(500), nullable=False),
+    Column("name_lower", text_c(1500), nullable=False),
+    Column("name_upper", text_c(1500), nullable=False),
+    Column("name_key", text_c(1500), nullable=False),
+    Column("description", text_c()),
+    Column("description_lower", text_c()),
+    Column("description_upper", text_c()),
+    Column("sql", text_c(), nullable=False),
+    Column("parameters", Json, nullable=False),  # Parameter.as_json
+    Column("reads", Json, nullable=False),  # QueryDatasetRef.as_json
     Column("returns_schema_id", Uuid, nullable=False),
-    Column("state", words(50), nullable=False, server_default="ACTIVE"),
-    Column("state_changed_at", Instant, nullable=False),
-    Column("created_at", Instant, nullable=False),
+    Column("state", text_c(50), nullable=False, server_default="ACTIVE"),
+    Column("state_changed_at", UtcTimestamp, nullable=False),
+    Column("created_at", UtcTimestamp, nullable=False),
     Column("created_by", Uuid, nullable=False),
-    Column("updated_at", Instant, nullable=False),
+    Column("updated_at", UtcTimestamp, nullable=False),
     Column("updated_by", Uuid, nullable=False),
     Column("version", Integer, nullable=False, server_default="1"),
-    Column("deleted_at", Instant),
+    Column("deleted_at", UtcTimestamp),
     PrimaryKeyConstraint("id"),
     ForeignKeyConstraint(["tenant_id", "returns_schema_id"], ["gts_schemas.tenant_id", "gts_schemas.id"]),
     Index("uq_gts_queries_tenant", "tenant_id", "id", unique=True),
     Index("ix_gts_queries_schema", "tenant_id", "returns_schema_id"),
     Index("ix_gts_queries_created", "tenant_id", "created_at", "id"),
 )
-_live = gts_queries.c.deleted_at.is_(None)
+_is_live_query = gts_queries.c.deleted_at.is_(None)
 Index(
     "uq_gts_queries_name",
     gts_queries.c.tenant_id,
     gts_queries.c.name_key,
     unique=True,
-    sqlite_where=_live,
-    postgresql_where=_live,
+    sqlite_where=_is_live_query,
+    postgresql_where=_is_live_query,
 )
 
 gts_query_versions = Table(
     "gts_query_versions",
     metadata,
-    _tenant(),
+    _tenant_column(),
     Column("query_id", Uuid, nullable=False),
     Column("version", Integer, nullable=False),
-    Column("name", words(500), nullable=False),
-    Column("description", words()),
-    Column("sql", words(), nullable=False),
+    Column("name", text_c(500), nullable=False),
+    Column("description", text_c()),
+    Column("sql", text_c(), nullable=False),
     Column("parameters", Json, nullable=False),
     Column("reads", Json, nullable=False),
     Column("returns_schema_id", Uuid, nullable=False),
-    Column("state", words(50), nullable=False),
-    Column("change", String(40), nullable=False),  # create, update, or the verb of a transition
-    Column("reason", words()),
-    Column("changed_at", Instant, nullable=False),
+    Column("state", text_c(50), nullable=False),
+    Column("change", String(40), nullable=False),  # create, update, or the name of a transition
+    Column("reason", text_c()),
+    Column("changed_at", UtcTimestamp, nullable=False),
     Column("changed_by", Uuid, nullable=False),
-    Column("author", String(320), nullable=False),  # changed_by, for people
+    Column("author", String(320), nullable=False),  # display name of changed_by
     PrimaryKeyConstraint("tenant_id", "query_id", "version"),
     ForeignKeyConstraint(["tenant_id", "query_id"], ["gts_queries.tenant_id", "gts_queries.id"]),
 )
@@ -385,62 +388,62 @@ gts_query_versions = Table(
 pipelines = Table(
     "pipelines",
     metadata,
-    _tenant(),
+    _tenant_column(),
     Column("id", Uuid, nullable=False),
-    Column("name", words(255), nullable=False),
-    Column("name_lower", words(765), nullable=False),
-    Column("name_upper", words(765), nullable=False),
-    Column("name_key", words(765), nullable=False),
-    Column("definition", Told, nullable=False),  # core.pipeline.Pipeline.as_json
+    Column("name", text_c(255), nullable=False),
+    Column("name_lower", text_c(765), nullable=False),
+    Column("name_upper", text_c(765), nullable=False),
+    Column("name_key", text_c(765), nullable=False),
+    Column("definition", OrderedJson, nullable=False),  # Pipeline.as_json
     Column("version", Integer, nullable=False),
-    Column("created_at", Instant, nullable=False),
+    Column("created_at", UtcTimestamp, nullable=False),
     Column("created_by", Uuid, nullable=False),
-    Column("updated_at", Instant, nullable=False),
+    Column("updated_at", UtcTimestamp, nullable=False),
     Column("updated_by", Uuid, nullable=False),
-    Column("deleted_at", Instant),
+    Column("deleted_at", UtcTimestamp),
     PrimaryKeyConstraint("tenant_id", "id"),
     Index("ix_pipelines_created", "tenant_id", "created_at", "id"),
 )
-_kept = pipelines.c.deleted_at.is_(None)
+_is_live_pipeline = pipelines.c.deleted_at.is_(None)
 Index(
     "uq_pipelines_name",
     pipelines.c.tenant_id,
     pipelines.c.name_key,
     unique=True,
-    sqlite_where=_kept,
-    postgresql_where=_kept,
+    sqlite_where=_is_live_pipeline,
+    postgresql_where=_is_live_pipeline,
 )
 
-# core.run.Run. A run outlives its pipeline, which is therefore kept here as it was.
+# Runs. A run outlives its pipeline, so it stores the definition.
 pipeline_runs = Table(
     "pipeline_runs",
     metadata,
-    _tenant(),
+    _tenant_column(),
     Column("id", Uuid, nullable=False),
     Column("pipeline_id", Uuid),
-    Column("name", words(255), nullable=False),
-    Column("name_lower", words(765), nullable=False),
-    Column("name_upper", words(765), nullable=False),
-    Column("definition", Told, nullable=False),
-    Column("state", words(20), nullable=False),
+    Column("name", text_c(255), nullable=False),
+    Column("name_lower", text_c(765), nullable=False),
+    Column("name_upper", text_c(765), nullable=False),
+    Column("definition", OrderedJson, nullable=False),
+    Column("state", text_c(20), nullable=False),
     Column("idempotency_key", String(200)),
-    Column("request", String(64), nullable=False),  # a digest of what was asked: is a repeated key the same request?
-    Column("created_at", Instant, nullable=False),
+    Column("request_digest", String(64), nullable=False),  # compared when a key is repeated
+    Column("created_at", UtcTimestamp, nullable=False),
     Column("created_by", Uuid, nullable=False),
-    Column("author", words(320), nullable=False),  # created_by, for people
-    Column("role", String(40), nullable=False),  # the author's, in whose name it runs
-    Column("holder", String(200), nullable=False),  # for people: host and process; empty while anybody may take it
-    Column("tries", Integer, nullable=False, server_default="0"),  # how often it was begun; only the last may end it
-    Column("heartbeat_at", Instant, nullable=False),
-    Column("started_at", Instant),
-    Column("ended_at", Instant),
-    Column("cancel_requested_at", Instant),
+    Column("author", text_c(320), nullable=False),  # display name of created_by
+    Column("role", String(40), nullable=False),  # role of the author; the run executes with it
+    Column("worker", String(200), nullable=False),  # host and process, for display; empty while the run is queued
+    Column("attempts", Integer, nullable=False, server_default="0"),  # only the newest attempt may end the run
+    Column("heartbeat_at", UtcTimestamp, nullable=False),
+    Column("started_at", UtcTimestamp),
+    Column("ended_at", UtcTimestamp),
+    Column("cancel_requested_at", UtcTimestamp),
     Column("commit_no", BigInteger),
-    Column("reads", Told, nullable=False),
-    Column("written", Told, nullable=False),
-    Column("results", Told, nullable=False),
-    Column("progress", Told),
-    Column("error", Told),
+    Column("reads", OrderedJson, nullable=False),
+    Column("written", OrderedJson, nullable=False),
+    Column("results", OrderedJson, nullable=False),
+    Column("progress", OrderedJson),
+    Column("error", OrderedJson),
     Column("error_kind", String(20)),
     PrimaryKeyConstraint("tenant_id", "id"),
     ForeignKeyConstraint(["tenant_id", "pipeline_id"], ["pipelines.tenant_id", "pipelines.id"]),
@@ -448,27 +451,29 @@ pipeline_runs = Table(
     Index("ix_pipeline_runs_pipeline", "tenant_id", "pipeline_id", "created_at", "id"),
     Index("ix_pipeline_runs_state", "tenant_id", "state", "created_at", "id"),
 )
-_counts = pipeline_runs.c.idempotency_key.is_not(None) & pipeline_runs.c.state.in_(["queued", "running", "succeeded"])
+_is_active_key = pipeline_runs.c.idempotency_key.is_not(None) & pipeline_runs.c.state.in_(
+    ["queued", "running", "succeeded"]
+)
 Index(
-    "uq_pipeline_runs_key",  # of several requests with one key one is under way or has succeeded
+    "uq_pipeline_runs_key",  # one run per key is active or succeeded
     pipeline_runs.c.tenant_id,
     pipeline_runs.c.idempotency_key,
     unique=True,
-    sqlite_where=_counts,
-    postgresql_where=_counts,
+    sqlite_where=_is_active_key,
+    postgresql_where=_is_active_key,
 )
 
-# The runs that any process may take, until they are over. Whoever takes runs must see whose turn it is, over all tenants:
-# this is the one table that can be looked at so, and therefore it holds ids, numbers and moments, and nothing else.
-run_turns = Table(
-    "run_turns",
+# Runs that any worker may claim, until they end. Workers read it over all tenants, which no other table allows:
+# therefore it contains ids, numbers and times only.
+run_queue = Table(
+    "run_queue",
     metadata,
-    _tenant(),
+    _tenant_column(),
     Column("run_id", Uuid, nullable=False),
-    Column("turn", BigInteger, nullable=False),  # the lowest is next; then the one that was queued first
-    Column("queued_at", Instant, nullable=False),
-    Column("due_at", Instant),  # NULL: it waits. Otherwise somebody has it, and who falls silent loses it then
+    Column("round_no", BigInteger, nullable=False),  # lowest first, then by queued_at; a tenant has one run per round
+    Column("queued_at", UtcTimestamp, nullable=False),
+    Column("claimed_until", UtcTimestamp),  # NULL: waiting. Otherwise a worker has it and extends this time
     PrimaryKeyConstraint("tenant_id", "run_id"),
     ForeignKeyConstraint(["tenant_id", "run_id"], ["pipeline_runs.tenant_id", "pipeline_runs.id"]),
-    Index("ix_run_turns_turn", "turn", "queued_at"),
+    Index("ix_run_queue_round", "round_no", "queued_at"),
 )

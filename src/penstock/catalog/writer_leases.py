@@ -1,4 +1,4 @@
-"""Which writers are alive. A file that no version holds may go only when its writer's lease has ended."""
+"""Register writers. A file that no version contains may be deleted only after its writer's lease has ended."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -6,78 +6,88 @@ from uuid import UUID, uuid4
 
 from sqlalchemy import bindparam, or_, select, update
 
-from penstock.catalog.database import Tx, add, in_chunks, mine
+from penstock.catalog.database import CatalogTransaction, in_chunks
 from penstock.catalog.tables import leases
+from penstock.catalog.tenant_guard import insert_for_tenant, tenant_filter
 from penstock.errors import Conflict
 
-TIME_TO_LIVE = timedelta(hours=1)  # a writer that was silent for so long may be declared dead
+LEASE_TIMEOUT = timedelta(hours=1)  # a lease without a heartbeat for this time may be ended
 
 _l = leases.c
-_ADD = add(leases)
-_BEAT = (
+_INSERT = insert_for_tenant(leases)
+_HEARTBEAT = (
     update(leases)
-    .where(mine(leases), _l.lease_id == bindparam("lease"), _l.ended_at.is_(None))
+    .where(tenant_filter(leases), _l.lease_id == bindparam("lease"), _l.ended_at.is_(None))
     .values(heartbeat_at=bindparam("now"))
 )
-_BEAT_ALL = (
+_HEARTBEAT_ALL = (
     update(leases)
-    .where(mine(leases), _l.lease_id.in_(bindparam("these", expanding=True)), _l.ended_at.is_(None))
+    .where(tenant_filter(leases), _l.lease_id.in_(bindparam("these", expanding=True)), _l.ended_at.is_(None))
     .values(heartbeat_at=bindparam("now"))
 )
 _END = (
     update(leases)
-    .where(mine(leases), _l.lease_id == bindparam("lease"), _l.ended_at.is_(None))
+    .where(tenant_filter(leases), _l.lease_id == bindparam("lease"), _l.ended_at.is_(None))
     .values(ended_at=bindparam("now"))
 )
-_FENCE = (
+_END_STALE = (
     update(leases)
-    .where(mine(leases), _l.ended_at.is_(None), _l.heartbeat_at < bindparam("silent_since"))
+    .where(tenant_filter(leases), _l.ended_at.is_(None), _l.heartbeat_at < bindparam("silent_since"))
     .values(ended_at=bindparam("now"))
 )
-_THESE = select(_l.lease_id).where(mine(leases), _l.lease_id.in_(bindparam("these", expanding=True)))
-_ENDED = _THESE.where(_l.ended_at.is_not(None))
-_WOULD_END = _THESE.where(or_(_l.ended_at.is_not(None), _l.heartbeat_at < bindparam("silent_since")))
+_SELECT = select(_l.lease_id).where(tenant_filter(leases), _l.lease_id.in_(bindparam("these", expanding=True)))
+_SELECT_ENDED = _SELECT.where(_l.ended_at.is_not(None))
+_SELECT_ENDED_OR_STALE = _SELECT.where(or_(_l.ended_at.is_not(None), _l.heartbeat_at < bindparam("silent_since")))
 
 
-def begin(tx: Tx, holder: str) -> UUID:
+def begin(tx: CatalogTransaction, holder: str) -> UUID:
+    """Register a writer and return its lease id."""
     lease = uuid4()
-    tx.run(_ADD, lease_id=lease, holder=holder[:200], started_at=tx.now, heartbeat_at=tx.now)
+    tx.execute(_INSERT, lease_id=lease, holder=holder[:200], started_at=tx.now, heartbeat_at=tx.now)
     return lease
 
 
-def assert_alive(tx: Tx, lease: UUID) -> None:
-    """Show a sign of life, inside the transaction that depends on it: whoever ends the lease waits for that."""
-    if tx.run(_BEAT, lease=lease, now=tx.now) != 1:
+def assert_alive(tx: CatalogTransaction, lease: UUID) -> None:
+    """Send a heartbeat inside the transaction that depends on the lease. A transaction that ends the lease waits for
+    it.
+
+    Raises:
+        Conflict: the lease has ended
+    """
+    if tx.execute(_HEARTBEAT, lease=lease, now=tx.now) != 1:
         raise Conflict(
             "lease_ended",
-            f"this writer was silent for more than {TIME_TO_LIVE} and was declared dead; start the write again",
+            {"lease_timeout": LEASE_TIMEOUT},
         )
 
 
-def beat(tx: Tx, these: Sequence[UUID]) -> int:
-    """Show a sign of life for those that have not ended; the answer is how many that are."""
-    return sum(tx.run(_BEAT_ALL, these=part, now=tx.now) for part in in_chunks(these))
+def heartbeat(tx: CatalogTransaction, lease_ids: Sequence[UUID]) -> int:
+    """Send a heartbeat for those leases that have not ended. Returns their number."""
+    return sum(tx.execute(_HEARTBEAT_ALL, these=chunk, now=tx.now) for chunk in in_chunks(lease_ids))
 
 
-def end(tx: Tx, lease: UUID) -> None:
-    tx.run(_END, lease=lease, now=tx.now)
+def end(tx: CatalogTransaction, lease: UUID) -> None:
+    """End a lease."""
+    tx.execute(_END, lease=lease, now=tx.now)
 
 
-def fence(tx: Tx, silent_since: datetime) -> int:
-    """End the leases of silent writers. From here on they cannot commit."""
-    return tx.run(_FENCE, silent_since=silent_since, now=tx.now)
-
-
-def ended(tx: Tx, these: Sequence[UUID], *, silent_since: datetime | None = None) -> set[UUID]:
-    """Those leases that have ended, and so can commit no more; with a moment, those too that `fence` would end.
-
-    A lease that this catalog has never heard of is not among them: its files are another catalog's.
+def expire_stale(tx: CatalogTransaction, stale_before: datetime) -> int:
+    """End the leases without a heartbeat since `stale_before`. Their writers cannot commit any more. Returns their
+    number.
     """
-    statement = _ENDED if silent_since is None else _WOULD_END
-    given = {} if silent_since is None else {"silent_since": silent_since}
-    return {row.lease_id for part in in_chunks(these) for row in tx.all(statement, these=part, **given)}
+    return tx.execute(_END_STALE, silent_since=stale_before, now=tx.now)
 
 
-def unknown(tx: Tx, these: Sequence[UUID]) -> set[UUID]:
-    """Those leases that this catalog never gave."""
-    return set(these) - {row.lease_id for part in in_chunks(these) for row in tx.all(_THESE, these=part)}
+def find_ended(tx: CatalogTransaction, lease_ids: Sequence[UUID], *, stale_before: datetime | None = None) -> set[UUID]:
+    """Return the leases that have ended; with `stale_before` also those that `expire_stale` would end.
+
+    Leases that this catalog does not know are left out: their files belong to another catalog.
+    """
+    statement = _SELECT_ENDED if stale_before is None else _SELECT_ENDED_OR_STALE
+    params = {} if stale_before is None else {"silent_since": stale_before}
+    return {row.lease_id for chunk in in_chunks(lease_ids) for row in tx.all(statement, these=chunk, **params)}
+
+
+def find_unknown(tx: CatalogTransaction, lease_ids: Sequence[UUID]) -> set[UUID]:
+    """Return the leases that this catalog never granted."""
+    return set(lease_ids) - {row.lease_id for chunk in in_chunks(lease_ids) for row in tx.all(_SELECT, these=chunk)}

@@ -1,4 +1,4 @@
-"""The command `penstock`."""
+"""The command line `penstock`."""
 
 import json
 import sys
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import click
 
 from penstock import __version__
+from penstock.cli.context import Group
 from penstock.cli.dataset import dataset
 from penstock.cli.demo import demo
-from penstock.cli.context import Group
 from penstock.cli.merge import merge
 from penstock.cli.pipeline import run, runs, validate
 from penstock.cli.query import queries, query
@@ -22,10 +22,10 @@ from penstock.cli.workspace import doctor, init, migrate, sweep, token
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="penstock")
 def cli() -> None:
-    """Versioned, multi-tenant datasets: every write atomic, every version readable.
+    """Versioned, multi-tenant datasets with atomic writes and readable history.
 
     \b
-    A first session:
+    Examples:
       penstock init lake
       export PENSTOCK_WORKSPACE=lake
       penstock dataset import finance.transactions transactions.csv
@@ -41,33 +41,33 @@ for command in (
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Run the command; whatever is not Penstock's own error is a bug, and told as one."""
+    """Run a command and exit. An exception that is not a PenstockError is reported as a bug."""
     args = sys.argv[1:] if args is None else args
-    for stream in (sys.stdout, sys.stderr):  # a terminal that cannot show a character gets its number
+    for stream in (sys.stdout, sys.stderr):  # a terminal that cannot print a character gets its escape
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
         code = cli(args, prog_name="penstock", standalone_mode=False)
-    except click.ClickException as refusal:
+    except click.ClickException as error:
         if "--json" in args:
-            _tell_json("Usage", "usage", refusal.format_message())
+            _print_json_error("Usage", "usage", error.format_message())
         else:
-            refusal.show()
-        code = refusal.exit_code
-    except click.Abort:  # Ctrl-C, or a No
-        click.echo("penstock: interrupted; what was not acknowledged was not written", err=True)
+            error.show()
+        code = error.exit_code
+    except click.Abort:  # Ctrl-C, or the answer No
+        click.echo("penstock: Interrupted. Nothing was written that was not reported", err=True)
         code = 130
     except Exception as bug:
         import logging
 
         logging.getLogger("penstock").debug("bug", exc_info=bug)
-        said = f"this is a bug in Penstock: {type(bug).__name__}: {bug}"
+        message = f"This is a bug in Penstock: {type(bug).__name__}: {bug}"
         if "--json" in args:
-            _tell_json("Bug", "bug", said)
+            _print_json_error("Bug", "bug", message)
         else:
-            click.echo(f"penstock: {said}", err=True)
+            click.echo(f"penstock: {message}", err=True)
         code = 1
     raise SystemExit(code)
 
 
-def _tell_json(kind: str, reason: str, message: str) -> None:
+def _print_json_error(kind: str, reason: str, message: str) -> None:
     click.echo(json.dumps({"error": {"kind": kind, "reason": reason, "message": message}}), err=True)

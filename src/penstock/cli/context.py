@@ -1,15 +1,12 @@
-"""What every command shares: the workspace, --json, progress, and errors that say what to do.
+"""Context of a command: the workspace, the output format, the options of every command, and error output.
 
-Data goes to standard output, everything else to standard error. Exit codes: 0 done, 1 failed, 2 wrong usage.
+Data goes to standard output, everything else to standard error. Exit codes: 0 success, 1 failure, 2 wrong usage.
 """
 
-import json
 import os
-import shutil
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -17,7 +14,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from penstock.cli import output
+from penstock.cli.progress import ProgressLine, show_progress
 from penstock.errors import PenstockError
+from penstock.extras import translate_missing_extra
 
 if TYPE_CHECKING:
     from penstock.config import Settings
@@ -25,187 +25,88 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_SHOW_AFTER = 1.0  # seconds of work before a progress bar appears
-_BAR = 24
-_CELL = 40  # characters of a value that a table shows
 
+@dataclass(frozen=True)
+class CliContext:
+    """The options `--workspace` and `--json` of a command, and what every command does with them."""
 
-@dataclass
-class Frame:
     workspace: Path | None
     json: bool
 
     def settings(self) -> "Settings":
+        """Read the settings; the option `--workspace` takes precedence."""
         from penstock import config
 
-        return config.settings(workspace=self.workspace)
+        return config.load_settings(workspace=self.workspace)
 
     @contextmanager
     def lake(self) -> "Iterator[Lake]":
+        """Open the workspace, and close it at the end of the block."""
         from penstock import lake
 
         with lake.open(settings=self.settings()) as opened:
             yield opened
 
-    def tell(self, facts: Any, sentence: str) -> None:
-        """The outcome of a command: JSON for programs, or a sentence for people."""
+    def report(self, facts: Any, message: str) -> None:
+        """Print the result of a command: facts as JSON to standard output, or a message to standard error."""
         if self.json:
-            self.print_json(facts)
+            output.print_json(facts)
         else:
-            click.echo(sentence, err=True)
+            click.echo(message, err=True)
 
-    def table(self, rows: Sequence[dict[str, Any]], columns: dict[str, str], empty: str) -> None:
-        """Rows as JSON, or as a table of the named columns."""
+    def table(self, rows: Sequence[dict[str, Any]], columns: dict[str, str], empty_message: str) -> None:
+        """Print rows as JSON, or the columns as a table with their headings."""
         if self.json:
-            self.print_json(list(rows))
+            output.print_json(list(rows))
         elif rows:
-            click.echo(aligned([[_shown(row[key]) for key in columns] for row in rows], list(columns.values())))
+            cells = [[output.format_table_value(row[name]) for name in columns] for row in rows]
+            click.echo(output.align_table(cells, list(columns.values())))
         else:
-            click.echo(empty, err=True)
+            click.echo(empty_message, err=True)
 
-    def print_json(self, facts: Any) -> None:
-        # As bytes: JSON is UTF-8 wherever it goes, and half a character becomes its JSON escape.
-        click.echo(json.dumps(facts, indent=2, default=str, ensure_ascii=False).encode("utf-8", "backslashreplace"))
-
-    @contextmanager
-    def progress(self, title: str, total: int | None = None, unit: str = "rows") -> Iterator[Callable[[int], None]]:
-        """A bar on the terminal while work takes longer than a second."""
-        bar = _Bar(title, total, unit)
-        try:
-            yield bar.add
-        finally:
-            bar.clear()
-
-    @contextmanager
-    def stages(self, title: str) -> Iterator[Callable[[str, int, int], None]]:
-        """The same for work in several stages, each with a length of its own."""
-        bar, told = _Bar(title, None, "rows"), ""
-
-        def heard(stage: str, done: int, total: int) -> None:
-            nonlocal bar, told
-            if stage != told:
-                told = stage
-                bar.turn(f"{title}: {stage}", total, "rows" if stage == "write" else "parts")
-            bar.reach(done)
-
-        try:
-            yield heard
-        finally:
-            bar.clear()
+    def progress(self, title: str = "") -> AbstractContextManager[ProgressLine]:
+        """Show progress events on a terminal. Without one, print a line per operation of a pipeline, unless as JSON."""
+        return show_progress(title, print_operations=not self.json)
 
 
-class _Bar:
-    def __init__(self, title: str, total: int | None, unit: str) -> None:
-        self._title, self._total, self._unit = title, total, unit
-        self._done, self._start, self._drawn = 0, time.monotonic(), 0.0
-        self._on = sys.stderr.isatty()
+def standard_options(examples: str) -> Callable[[F], F]:
+    """Add the options of every command, its error output, and examples at the end of its help."""
 
-    def add(self, amount: int) -> None:
-        self._done += amount
-        now = time.monotonic()
-        if self._on and now - self._start > _SHOW_AFTER and now - self._drawn > 0.1:
-            self._drawn = now
-            line = self._line(now - self._start)[: shutil.get_terminal_size().columns - 1]
-            click.echo(f"\r\x1b[K{line}", err=True, nl=False)
-
-    def reach(self, done: int) -> None:
-        self.add(done - self._done)
-
-    def turn(self, title: str, total: int, unit: str) -> None:
-        """Go on with another stage."""
-        self._title, self._total, self._unit, self._done = title, total, unit, 0
-
-    def clear(self) -> None:
-        if self._drawn:
-            click.echo("\r\x1b[K", err=True, nl=False)
-
-    def _line(self, seconds: float) -> str:
-        said = f"{self._done:,} {self._unit} · {self._done / seconds:,.0f}/s · {seconds:,.0f} s"
-        if not self._total:
-            return f"{self._title}  {said}"
-        part = min(self._done / self._total, 1.0)
-        return f"{self._title}  {'━' * round(part * _BAR):<{_BAR}} {part:4.0%}  {said}"
-
-
-def shared(example: str) -> Callable[[F], F]:
-    """The options of every command, and an example at the end of its help."""
-
-    def dress(function: F) -> F:
+    def decorate(function: F) -> F:
         @click.option(
             "-w", "--workspace", type=click.Path(path_type=Path),
-            help="The workspace's folder.  [PENSTOCK_WORKSPACE; else: workspace]",
+            help="Folder of the workspace.  [default: PENSTOCK_WORKSPACE, else: workspace]",
         )  # fmt: skip
-        @click.option("--json", "as_json", is_flag=True, help="Answer in JSON.")
+        @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
         @wraps(function)
         def run(workspace: Path | None, as_json: bool, **options: Any) -> None:
-            frame = Frame(workspace, as_json)
             try:
-                function(frame, **options)
+                with translate_missing_extra():
+                    function(CliContext(workspace, as_json), **options)
             except PenstockError as error:
-                report(error, as_json=as_json)
+                output.print_error(error, as_json=as_json)
                 raise SystemExit(1) from None
-            except BrokenPipeError:  # the reader of a pipe had enough
+            except BrokenPipeError:  # the reader of the pipe has closed it
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 raise SystemExit(0) from None
 
-        run.__epilog__ = example  # type: ignore[attr-defined]
+        run.__epilog__ = examples  # type: ignore[attr-defined]
         return run  # type: ignore[return-value]
 
-    return dress
+    return decorate
 
 
 class Command(click.Command):
-    """A command whose help ends with an example."""
+    """A command whose help ends with examples."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        example = getattr(self.callback, "__epilog__", "")
-        with formatter.section("Example"):
-            for line in example.strip().splitlines():
+        examples = getattr(self.callback, "__epilog__", "")
+        with formatter.section("Examples"):
+            for line in examples.strip().splitlines():
                 formatter.write(f"  {line.strip()}\n")
 
 
 class Group(click.Group):
+    """A group of commands whose help ends with examples."""
+
     command_class = Command
-
-
-def report(error: PenstockError, *, as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps({"error": error.facts()}, default=str), err=True)
-    else:
-        click.echo(f"{click.style('penstock:', fg='red')} {printable(error.message)}", err=True)
-
-
-def printable(text: str) -> str:
-    """Text from outside, without what would steer a terminal."""
-    return "".join(c if c.isprintable() else "·" for c in text)
-
-
-def cell(value: Any) -> str:
-    """A value as a table shows it."""
-    text = printable("" if value is None else str(value))
-    return text if len(text) <= _CELL else text[: _CELL - 1] + "…"
-
-
-def aligned(rows: Iterable[Sequence[str]], headers: Sequence[str]) -> str:
-    """A plain table: numbers to the right, words to the left."""
-    lines = [list(headers), *map(list, rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(headers))]
-    right = [all(_is_number(line[i]) for line in lines[1:]) for i in range(len(headers))]
-
-    def row(line: Sequence[str]) -> str:
-        cells = (text.rjust(w) if r else text.ljust(w) for text, w, r in zip(line, widths, right, strict=True))
-        return "  ".join(cells).rstrip()
-
-    return "\n".join([row(lines[0]), row(["─" * w for w in widths]), *map(row, lines[1:])])
-
-
-def _is_number(text: str) -> bool:
-    return not text or text.lstrip("-").replace(",", "").replace(".", "", 1).isdigit()
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value:,}"
-    return str(value)

@@ -1,4 +1,4 @@
-"""The main job, end to end: budgets set against actuals on Spark, edited over Flight, asked by a query that keeps its word."""
+"""The command `demo`: import, transaction, pipeline on Spark, registered query, Flight, conflict and history, end to end."""
 
 import json
 import shutil
@@ -12,122 +12,129 @@ from uuid import uuid4
 
 import click
 
-from penstock.cli import demo_data as bookings
-from penstock.cli import shell_hints as hints
-from penstock.cli.context import Command, Frame, aligned, shared
-from penstock.cli.pipeline import watched
+from penstock.cli import demo_data, shell_hints
+from penstock.cli.context import CliContext, Command, standard_options
+from penstock.cli.output import align_table, print_json
+from penstock.cli.pipeline import show_run_progress
 
 if TYPE_CHECKING:
     from penstock.core.pipeline.run import Run
     from penstock.flight.client import FlightClient
-    from penstock.lake import Answer, Dataset, Lake, Query
+    from penstock.lake import Dataset, Lake, Query, QueryResult
 
 ROWS = 300_000
-_KEY = ["scenario", "account", "month"]
-_QUESTION = """SELECT account_group,
+_KEY_COLUMNS = ["scenario", "account", "month"]
+_SQL = """SELECT account_group,
        sum(amount) FILTER (WHERE scenario = 'budget') AS budget,
        sum(amount) FILTER (WHERE scenario = 'actual') AS actual,
        round(100 * actual / budget, 1) AS used
 FROM finance.report GROUP BY account_group"""
-_PROMISE = [
+_RESULT_FIELDS = [
     {"name": "account_group", "type": "string"},
     {"name": "budget", "type": "number"},
     {"name": "actual", "type": "number"},
     {"name": "used", "type": "number", "description": "percent"},
 ]
-_LATE = {"scenario": "actual", "month": "2026-12", "amount": 950.0}
-_LARGE = 1_250_000.0  # of a booking that is seen in the figures of a year
+_LATE_BOOKING = {"scenario": "actual", "month": "2026-12", "amount": 950.0}
+_LARGE_AMOUNT = 1_250_000.0  # of a booking that changes the yearly totals visibly
 
 
 @click.command(cls=Command)
-@click.option("--keep", type=click.Path(path_type=Path), help="Leave the workspace in this new folder.")
-@click.option("--serve-with", hidden=True, help="What serves the kept workspace, where that is not `penstock serve`.")
-@shared("penstock demo --keep demo-workspace")
-def demo(frame: Frame, keep: Path | None, serve_with: str | None) -> None:
-    """Tell the whole story: datasets, a pipeline on Spark, a transaction over Flight, a query that is caught, the past.
-
-    It all happens in a workspace that is gone afterwards.
+@click.option("--keep", type=click.Path(path_type=Path), help="Keep the workspace in this new folder.")
+@click.option("--serve-with", hidden=True, help="Command that serves the kept workspace.  [default: penstock serve]")
+@standard_options(
     """
-    from penstock.engines.spark.session import session
+    penstock demo
+    penstock demo --keep demo-workspace
+    """
+)
+def demo(context: CliContext, keep: Path | None, serve_with: str | None) -> None:
+    """Demonstrate datasets, a pipeline on Spark, a Flight transaction, a query that violates its schema, and history.
 
-    keep = keep or frame.workspace
+    Uses a temporary workspace, which is removed at the end unless --keep is set.
+    """
+    from penstock import bootstrap
+
+    keep = keep or context.workspace
     if keep is not None and keep.exists():
-        raise click.UsageError(f"{keep} is there already; name a new folder")
-    say = partial(click.echo, err=frame.json)  # in JSON the story is no data
+        raise click.UsageError(f"{keep} exists already. Pass a new folder.")
+    say = partial(click.echo, err=context.json)  # with --json, standard output is only for the result
     _step(say, "Start Spark")
-    say(f"Spark {session().version}, on this machine")  # without Java there is no story to tell
+    say(f"Spark {bootstrap.start_spark()} on this machine")  # first, because it fails without Java
     with _folder(keep) as folder:
-        told = _story(frame, folder / "lake", say)
-    _step(say, "What to do next")
+        facts = _run_demo(context, folder / "lake", say)
+    _step(say, "Next steps")
     if keep is not None:
-        _lead_on(keep, serve_with, say)
+        _print_next_steps(keep, serve_with, say)
     else:
-        say(f"keep it and look around:  {hints.command('demo', '--keep', 'demo-workspace')}")
-    if frame.json:
-        frame.print_json({"workspace": str(keep / "lake") if keep else None, **told})
+        say(f"keep the workspace:  {shell_hints.format_command('demo', '--keep', 'demo-workspace')}")
+    if context.json:
+        print_json({"workspace": str(keep / "lake") if keep else None, **facts})
 
 
 @contextmanager
 def _folder(keep: Path | None) -> Iterator[Path]:
-    """A folder that is gone afterwards; or that has its name only when the story was told to its end."""
+    """Yield a temporary folder, or one that is renamed to `keep` when the demo has succeeded."""
     if keep is None:
         with tempfile.TemporaryDirectory(prefix="penstock-demo-", ignore_cleanup_errors=True) as folder:
             yield Path(folder)
         return
-    making = keep.with_name(f".{keep.name}-{uuid4().hex[:8]}")
-    making.mkdir(parents=True)
+    draft = keep.with_name(f".{keep.name}-{uuid4().hex[:8]}")
+    draft.mkdir(parents=True)
     try:
-        yield making
-        making.rename(keep)
+        yield draft
+        draft.rename(keep)
     finally:
-        shutil.rmtree(making, ignore_errors=True)
+        shutil.rmtree(draft, ignore_errors=True)
 
 
-def _story(frame: Frame, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
+def _run_demo(context: CliContext, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
     import penstock
     from penstock import config
-    from penstock.service.pipelines import definitions as pipelines
+    from penstock.service.pipelines import definitions as pipeline_definitions
 
-    # A database that the environment names is not for playing.
-    with penstock.open(create=True, settings=config.settings({}, workspace=folder)) as lake:
-        _step(say, "Import the bookings of a year from a CSV file; budgets, accruals and revisions come as they are")
+    # Never the database of the environment variables.
+    with penstock.open(create=True, settings=config.load_settings({}, workspace=folder)) as lake:
+        _step(
+            say, "Import the bookings of a year from a CSV file, and budgets, accruals and revisions from Arrow tables"
+        )
         file = folder.with_name("actuals.csv")
-        bookings.write_actuals(file, ROWS)
+        demo_data.write_actuals(file, ROWS)
         actuals = lake.create("finance.actuals", file)
-        sources = {name: lake.create(f"finance.{name}", rows) for name, rows in bookings.others(ROWS).items()}
-        report = lake.create("finance.report", schema=bookings.report_schema())
+        sources = {name: lake.create(f"finance.{name}", rows) for name, rows in demo_data.build_tables(ROWS).items()}
+        report = lake.create("finance.report", schema=demo_data.build_report_schema())
         say(repr(actuals))
 
-        _step(say, "Write to two datasets in one commit: both or neither")
-        late = {name: [value] for name, value in _LATE.items()} | {"account_group": ["travel"]}
+        _step(say, "Write to two datasets in one commit")
+        late = {name: [value] for name, value in _LATE_BOOKING.items()} | {"account_group": ["travel"]}
         with lake.transaction() as both:
             both.append(actuals, late | {"id": [ROWS + 1], "account": ["travel-01"]})
             both.append(sources["accruals"], late | {"account": ["travel-late"], "amount": [-950.0]})
         assert both.receipt is not None
         say(f"commit {both.receipt.commit_no}: " + ", ".join(f"{w.name} v{w.version}" for w in both.receipt.written))
 
-        _step(say, "Run a pipeline: append, append what is original, append sums, merge what was revised; one commit")
+        _step(say, "Run a pipeline: append, append with a filter, append with an aggregation, merge; one commit")
         definition = _pipeline(report, actuals, sources)
         folder.with_name("pipeline.json").write_text(json.dumps(definition, indent=2) + "\n")
-        pipelines.create(lake.workspace, lake.caller, definition)
-        with watched(frame) as watch:
-            run = lake.pipeline(definition).run(progress=watch.hear_and_draw)
-            watch.finish()
-        say(_done(run, [sources["accruals"], sources["budgets"], actuals, sources["revisions"]]))
+        pipeline_definitions.create(lake._workspace, lake.caller, definition)
+        with show_run_progress(context) as line:
+            run = lake.pipeline(definition).run(progress=line.on_progress)
+            line.finish()
+        say(_format_results(run, [sources["accruals"], sources["budgets"], actuals, sources["revisions"]]))
         say(f"finance.report is at version {run.version}")
 
-        _step(say, "Register a query, and promise what its rows look like: every answer is checked")
-        query = lake.register("budget versus actual", _QUESTION, _PROMISE)
-        say(_compared(query.run({"$orderby": "account_group"})))
+        _step(say, "Register a query with a result schema: every row is validated")
+        query = lake.register("budget versus actual", _SQL, _RESULT_FIELDS)
+        say(_format_comparison(query.run({"$orderby": "account_group"})))
 
-        with _served(lake) as client:
-            caught = _edited(client, query, say)
+        with _serve_flight(lake) as client:
+            violation = _edit_over_flight(client, query, say)
 
-        _step(say, "A writer that read an old version is told who came first; nothing is lost")
+        _step(say, "A writer that has read an old version gets a conflict; no row is lost")
         try:
             report.overwrite({"scenario": ["none"]}, expect=1)
-        except penstock.Conflict as refusal:
-            say(f"Conflict: {refusal}")
+        except penstock.Conflict as error:
+            say(f"Conflict: {error}")
 
         _step(say, "The history of finance.report, and the same query at two of its versions")
         rows = [
@@ -139,65 +146,68 @@ def _story(frame: Frame, folder: Path, say: Callable[[str], None]) -> dict[str, 
             ]
             for v in report.history()
         ]
-        say(aligned(rows, ["version", "operation", "inserted", "updated", "deleted", "rows", "by"]))
+        say(align_table(rows, ["version", "operation", "inserted", "updated", "deleted", "rows", "by"]))
         assert run.version is not None
-        past = [query.at({"finance.report": version}) for version in (run.version, report.version)]
+        earlier = [query.at({"finance.report": version}) for version in (run.version, report.version)]
         say("")
-        say(_compared(*(then.run({"$filter": "account_group eq 'travel'"}) for then in past)))
-        wanted, now = "id <= 3", actuals.now()
-        say(f"\nfinance.actuals, {wanted}: {len(now.files(wanted))} of {len(now.files())} files are opened")
-        datasets = [at.snapshot.facts() for at in lake.datasets()]
-        return {"datasets": datasets, "results": list(run.results), "caught": caught}
+        say(_format_comparison(*(at_version.run({"$filter": "account_group eq 'travel'"}) for at_version in earlier)))
+        condition, version = "id <= 3", actuals.current()
+        say(f"\nfinance.actuals, {condition}: {len(version.files(condition))} of {len(version.files())} files are read")
+        datasets = [version.snapshot.as_dict() for version in lake.datasets()]
+        return {"datasets": datasets, "results": list(run.results), "caught": violation}
 
 
-def _done(run: "Run", sources: "Sequence[Dataset]") -> str:
-    """What each operation answered, as a table."""
+def _format_results(run: "Run", sources: "Sequence[Dataset]") -> str:
+    """Return the result of each operation as a table."""
     counts = {"rows_appended": "appended", **{name: name for name in ("inserted", "updated", "deleted")}}
     lines = []
-    for each, source in zip(run.results, sources, strict=True):
-        result: Mapping[str, Any] = each["result"]
-        how = [name for name in ("filtered", "aggregated") if result.get(name)]
-        told = [f"{result[name]:,}" if name in result else "" for name in counts]
+    for response, source in zip(run.results, sources, strict=True):
+        result: Mapping[str, Any] = response["result"]
+        modes = [name for name in ("filtered", "aggregated") if result.get(name)]
+        cells = [f"{result[name]:,}" if name in result else "" for name in counts]
         after = f"{result['working_dataset_rows_after']:,}"
-        lines.append([" ".join([each["operation"], *how]), source.name, *told, after])
-    return aligned(lines, ["operation", "of", *counts.values(), "rows after it"])
+        lines.append([" ".join([response["operation"], *modes]), source.name, *cells, after])
+    return align_table(lines, ["operation", "of", *counts.values(), "rows after it"])
 
 
-def _edited(client: "FlightClient", query: "Query", say: Callable[[str], None]) -> dict[str, Any]:
-    """A row that breaks the promise comes, is caught, and goes."""
+def _edit_over_flight(client: "FlightClient", query: "Query", say: Callable[[str], None]) -> dict[str, Any]:
+    """Insert a row that violates the result schema, run the query, and delete the row."""
     from penstock.errors import Unsupported
 
     table, before = "finance.report", query.run().versions
     empty: dict[str, Any] = dict.fromkeys(["budget_type", "bookings"])
-    _step(say, "A client adds rows over Arrow Flight, in a transaction; one of them belongs to no group")
-    amount = {"amount": _LARGE}
-    rows = [_LATE | amount | empty | {"account_group": group, "account": f"{group}-99"} for group in ("travel", None)]
+    _step(say, "A client inserts rows over Arrow Flight in a transaction; one of them has no account group")
+    amount = {"amount": _LARGE_AMOUNT}
+    rows = [
+        _LATE_BOOKING | amount | empty | {"account_group": group, "account": f"{group}-99"}
+        for group in ("travel", None)
+    ]
     with client.transaction() as tx:
-        say(f"inserted {tx.insert(table, rows).affected_rows} rows; others see them when it is committed")
-    _step(say, "The same query is caught breaking its promise; nobody gets a wrong row")
+        say(f"inserted {tx.insert(table, rows).affected_rows} rows; other readers see them after the commit")
+    _step(say, "The query now violates its result schema: it fails and returns no rows")
     try:
         query.run()
-    except Unsupported as refusal:
-        caught = refusal.facts()
-        say(_broken(caught))
-    say("but what it answered of the version before is still there to be asked for:")
-    say(_compared(query.at(before).run({"$orderby": "account_group", "$top": 2})))
-    _step(say, "The client takes the row away again, by its row id")
+    except Unsupported as error:
+        violation = error.as_dict()
+        say(_format_violation(violation))
+    say("The result of the version before is still available:")
+    say(_format_comparison(query.at(before).run({"$orderby": "account_group", "$top": 2})))
+    _step(say, "The client deletes the row by its row id")
     with client.transaction() as tx:
-        wrong = tx.read(table, where="account_group IS NULL", rowid=True).read_all()
-        tx.delete(table, wrong["rowid"])
-    say(f"deleted row {wrong['rowid'][0]}; the query keeps its promise again: {query.run()!r}")
-    return caught
+        rejected = tx.read(table, where="account_group IS NULL", rowid=True).read_all()
+        tx.delete(table, rejected["rowid"])
+    say(f"deleted row {rejected['rowid'][0]}; the query is valid again: {query.run()!r}")
+    return violation
 
 
 @contextmanager
-def _served(lake: "Lake") -> Iterator["FlightClient"]:
-    """A client of this workspace's own Flight service, which ends with it."""
+def _serve_flight(lake: "Lake") -> Iterator["FlightClient"]:
+    """Serve the workspace over Flight on a free port, and yield a client."""
     import penstock
-    from penstock.flight.context import Edge
+    from penstock.flight.context import FlightContext
     from penstock.flight.service import FlightService
 
-    service = FlightService(Edge(lake.workspace, None, lake.caller), "127.0.0.1", 0)
+    service = FlightService(FlightContext(lake._workspace, None, lake.caller), "127.0.0.1", 0)
     service.start()
     try:
         with penstock.flight_client(service.address) as client:
@@ -206,33 +216,37 @@ def _served(lake: "Lake") -> Iterator["FlightClient"]:
         service.stop()
 
 
-def _broken(caught: Mapping[str, Any]) -> str:
-    """How an answer breaks its promise: where, and what was promised."""
-    from penstock.lake import counted
+def _format_violation(violation: Mapping[str, Any]) -> str:
+    """Return the violations of a result schema as a table."""
+    from penstock.core.formatting import format_count
 
-    errors = caught["errors"]
-    rows = counted(len({each["row"] for each in errors}), "row")
-    lines = [[each["field"], each["expected"], each["actual"]] for each in errors]
+    errors = violation["errors"]
+    rows = format_count(len({error["row"] for error in errors}), "row")
+    lines = [[error["field"], error["expected"], error["actual"]] for error in errors]
     return (
-        f"{caught['reason'].upper()}: {caught['error_count']} values in {rows} are not what was promised\n"
-        + aligned(lines, ["field", "promised", "found"])
+        f"{violation['reason'].upper()}: {violation['error_count']} values in {rows} violate the result schema\n"
+        + align_table(lines, ["field", "expected", "actual"])
     )
 
 
-def _lead_on(kept: Path, serve_with: str | None, say: Callable[[str], None]) -> None:
-    """What can be done with what is left, in words that can be pasted."""
+def _print_next_steps(folder: Path, serve_with: str | None, say: Callable[[str], None]) -> None:
+    """Print commands for the kept workspace that can be pasted."""
     from importlib.util import find_spec
 
-    lake, pages = kept / "lake", find_spec("nicegui") is not None
-    serve = serve_with or hints.command("serve", "--dev", "-w", lake)
-    say(f"look around:   {serve}    and open http://127.0.0.1:8080/{'ui' if pages else 'docs'}")
-    if not pages:
-        say("with a page:   pip install 'penstock[ui]'")
-    say(f"or here:       {hints.command('dataset', 'history', 'finance.report', '-w', lake)}")
-    say(f"make it anew:  {hints.command('run', kept / 'pipeline.json', '-w', lake)}")
+    lake, has_ui = folder / "lake", find_spec("nicegui") is not None
+    serve = serve_with or shell_hints.format_command("serve", "--dev", "-w", lake)
+    say(f"serve it:      {serve}    and open http://127.0.0.1:8080/{'ui' if has_ui else 'docs'}")
+    if not has_ui:
+        say("web page:      pip install 'penstock[ui]'")
+    say(f"history:       {shell_hints.format_command('dataset', 'history', 'finance.report', '-w', lake)}")
+    say(f"run again:     {shell_hints.format_command('run', folder / 'pipeline.json', '-w', lake)}")
     docs = Path(__file__).parents[3] / "docs"
-    read = [str(hints.near(docs / page)) for page in ("way.md", "pipelines.md", "flight.md") if (docs / page).exists()]
-    say(f"read on:       {', '.join(read) or hints.command('--help')}")
+    pages = [
+        str(shell_hints.relative_path(docs / page))
+        for page in ("architecture.md", "pipelines.md", "flight.md")
+        if (docs / page).exists()
+    ]
+    say(f"read more:     {', '.join(pages) or shell_hints.format_command('--help')}")
 
 
 def _step(say: Callable[[str], None], title: str) -> None:
@@ -254,9 +268,9 @@ def _pipeline(report: "Dataset", actuals: "Dataset", sources: "dict[str, Dataset
         operation("append", sources["accruals"]),
         operation("append", sources["budgets"], source_selector="budget_type = 'original'"),
         operation("append", actuals, aggregation=sums),
-        operation("merge", sources["revisions"], key_columns=_KEY, strategy="upsert"),
+        operation("merge", sources["revisions"], key_columns=_KEY_COLUMNS, strategy="upsert"),
     ]
-    # It begins with the empty report each time, and replaces what is there: run again, it comes to the same.
+    # Each run starts from the empty version 1 and replaces the report, so that a second run gives the same result.
     return {
         "name": "budget versus actuals",
         "working": {"dataset_id": str(report.id), "dataset_version": 1},
@@ -265,11 +279,11 @@ def _pipeline(report: "Dataset", actuals: "Dataset", sources: "dict[str, Dataset
     }
 
 
-def _compared(*answers: "Answer") -> str:
+def _format_comparison(*results: "QueryResult") -> str:
     lines: Sequence[Sequence[str]] = [
         [version, row["account_group"], f"{row['budget']:,.0f}", f"{row['actual']:,.0f}", f"{row['used']:,.1f}"]
-        for answer in answers
-        for version in map(str, answer.versions.values())
-        for row in answer.rows
+        for result in results
+        for version in map(str, result.versions.values())
+        for row in result.rows
     ]
-    return aligned(lines, ["version", "group", "budget", "actual", "% used"])
+    return align_table(lines, ["version", "group", "budget", "actual", "% used"])

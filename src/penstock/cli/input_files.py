@@ -1,4 +1,4 @@
-"""What a command is given to read: a file, or what comes in on standard input."""
+"""Read an input file, or standard input, of a command."""
 
 import sys
 from contextlib import nullcontext
@@ -11,21 +11,24 @@ if TYPE_CHECKING:
     from penstock.core.payload.documents import Document
 
 
-def content(file: Path, most: int | None = None) -> bytes:
-    """All of it, unless there are more bytes than may be. The name - is standard input."""
+def read_input(file: Path, max_bytes: int | None = None) -> bytes:
+    """Read a file; the name - is standard input.
+
+    Raises:
+        Invalid: the file cannot be read, or has more than `max_bytes` bytes
+    """
     try:
         with nullcontext(sys.stdin.buffer) if str(file) == "-" else file.open("rb") as source:
-            data = source.read(-1 if most is None else most + 1)
+            data = source.read(-1 if max_bytes is None else max_bytes + 1)
     except OSError as cause:
-        raise Invalid("cannot_read", f"{file} cannot be read: {cause.strerror}") from None
-    if most is not None and len(data) > most:
-        raise Invalid("file_too_large", f"{file} has more than {most:,} bytes, and may not", limit=most)
+        raise Invalid("unreadable_input", {"file": file, "strerror": cause.strerror}) from None
+    if max_bytes is not None and len(data) > max_bytes:
+        raise Invalid("input_too_large", {"file": file}, limit=max_bytes)
     return data
 
 
-def document(file: Path, data: bytes) -> "Document":
-    """JSON or YAML, as the file's name says, or else as it begins."""
-    from penstock.core.payload import documents as text
+def parse_input(file: Path, data: bytes) -> "Document":
+    """Parse JSON or YAML: by the file's suffix, otherwise by its first character."""
+    from penstock.core.payload import documents
 
-    formats = {".json": text.Format.JSON, ".yaml": text.Format.YAML, ".yml": text.Format.YAML}
-    return text.document(data, formats.get(file.suffix.lower()), str(file))
+    return documents.parse_document(data, documents.format_of(file.name), str(file))

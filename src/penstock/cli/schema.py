@@ -1,4 +1,4 @@
-"""Commands for the registry: infer, create, list, show, validate, archive."""
+"""Commands for result schemas: infer, create, list, show, validate, archive."""
 
 from pathlib import Path
 from typing import Any
@@ -6,142 +6,147 @@ from uuid import UUID
 
 import click
 
-from penstock.cli.dataset import NUMBER, File
-from penstock.cli.context import Frame, Group, printable, shared
-from penstock.cli.input_files import content
+from penstock.cli.context import CliContext, Group, standard_options
+from penstock.cli.input_files import read_input
+from penstock.cli.options import NUMBER, FilePath
+from penstock.cli.output import print_json, printable
 
 
 @click.group(cls=Group)
 def schema() -> None:
-    """Say what queries return: schemas, their states and their past."""
+    """Manage the result schemas of registered queries."""
 
 
 @schema.command()
 @click.argument("source", required=False)
-@click.option("--sql", help="Instead of SOURCE: a SELECT, of whose rows the schema is to be.")
-@click.option("--name", help="The schema's name; else that of the source.")
-@click.option("--version", type=NUMBER, help="Of a dataset: that version; the newest unless given.")
-@shared(
+@click.option("--sql", help="Instead of SOURCE: a SELECT.")
+@click.option("--name", help="Name of the schema.  [default: the name of the source]")
+@click.option("--version", type=NUMBER, help="Version of the dataset.  [default: the current one]")
+@standard_options(
     """
     penstock schema infer finance.transactions > transactions.json
     penstock schema infer sample.csv --name "Monthly totals"
     penstock schema infer --sql "SELECT region, sum(amount) AS total FROM finance.transactions GROUP BY region"
     """
 )
-def infer(frame: Frame, source: str | None, sql: str | None, name: str | None, version: int | None) -> None:
-    """Propose a schema for SOURCE: a dataset, or a sample in a CSV, JSON lines, Parquet or Arrow file; or for a SELECT.
+def infer(context: CliContext, source: str | None, sql: str | None, name: str | None, version: int | None) -> None:
+    """Infer a result schema from SOURCE (a dataset, or a CSV, JSON lines, Parquet or Arrow file) or from a SELECT.
 
-    What it prints can be changed, and made an entry of the registry with `penstock schema create`.
+    Prints the schema as JSON, for `penstock schema create`.
     """
     from penstock.core.registry import gts
-    from penstock.service.registry import inference as infers
-    from penstock.storage.import_files import incoming
+    from penstock.service.datasets.files import read_files
+    from penstock.service.registry import inference
 
     if (source is None) is (sql is None):
-        raise click.UsageError("say what the schema is of: SOURCE, or --sql and a SELECT")
+        raise click.UsageError("Pass either SOURCE or a SELECT with --sql.")
     if sql is not None:
         if version is not None:
-            raise click.UsageError("--version is for a dataset; in SQL write AT (VERSION => 3)")
-        with frame.lake() as lake:
-            fields = lake.results.inferred(lake.caller, sql)
+            raise click.UsageError("--version requires a dataset as SOURCE. In SQL, write AT (VERSION => 3).")
+        with context.lake() as lake:
+            fields = lake._query_executor.infer_fields(lake.caller, sql)
     elif source is not None and Path(source).is_file():
-        fields = infers.of_sample(incoming([Path(source)]))
+        fields = inference.infer_from_file(read_files([Path(source)]))
     else:
         assert source is not None
-        with frame.lake() as lake:
-            fields = infers.of_dataset(lake.workspace, lake.caller, source, version)
-    named = name or (Path(source).stem if source else "query")
-    frame.print_json({"name": named, "type_id": gts.QUERY_RETURNS, "fields": [each.as_json() for each in fields]})
+        with context.lake() as lake:
+            fields = inference.infer_from_dataset(lake._workspace, lake.caller, source, version)
+    schema_name = name or (Path(source).stem if source else "query")
+    print_json({"name": schema_name, "type_id": gts.QUERY_RETURNS, "fields": [field.as_json() for field in fields]})
 
 
 @schema.command()
-@click.argument("file", type=File())
-@shared("penstock schema create transactions.json")
-def create(frame: Frame, file: Path) -> None:
-    """Make an entry of the registry from a JSON FILE (- for standard input)."""
+@click.argument("file", type=FilePath())
+@standard_options("penstock schema create transactions.json")
+def create(context: CliContext, file: Path) -> None:
+    """Create a result schema from a JSON FILE (- for standard input)."""
     from penstock.service.registry import schemas
 
-    with frame.lake() as lake:
-        entry = schemas.create(lake.workspace, lake.caller, _json(file))
-    frame.tell(entry.as_json(), f"{printable(entry.draft.name)} is there: {entry.id}")
+    with context.lake() as lake:
+        entry = schemas.create(lake._workspace, lake.caller, _read_json(file))
+    context.report(entry.as_json(), f"{printable(entry.draft.name)} was created: {entry.id}")
 
 
 @schema.command("list")
-@click.option("--filter", "condition", help="Only such schemas: \"state eq 'ACTIVE' and contains(name, 'order')\".")
-@click.option("--top", type=click.IntRange(1, 200), default=50, show_default=True, help="So many.")
-@click.option("--skip", type=NUMBER, default=0, help="Leave out the first so many.")
-@shared("penstock schema list --filter \"fields/any(f: f/name eq 'order_id')\"")
-def list_(frame: Frame, condition: str | None, top: int, skip: int) -> None:
-    """List schemas, the newest first."""
+@click.option("--filter", "condition", help="OData filter: \"state eq 'ACTIVE' and contains(name, 'order')\".")
+@click.option("--top", type=click.IntRange(1, 200), default=50, show_default=True, help="Maximum number of schemas.")
+@click.option("--skip", type=NUMBER, default=0, help="Number of schemas to skip.")
+@standard_options("penstock schema list --filter \"fields/any(f: f/name eq 'order_id')\"")
+def list_(context: CliContext, condition: str | None, top: int, skip: int) -> None:
+    """List result schemas, the newest first."""
     from penstock.core import odata
     from penstock.service.registry import schemas
 
-    asked = [("$filter", condition)] if condition else []
+    pairs = [("$filter", condition)] if condition else []
     options = odata.options(
-        [*asked, ("$top", str(top)), ("$skip", str(skip))], schemas.FIELDS, default_top=top, max_top=200
+        [*pairs, ("$top", str(top)), ("$skip", str(skip))], schemas.SEARCH_FIELDS, default_top=top, max_top=200
     )
-    with frame.lake() as lake:
-        page = schemas.search(lake.workspace, lake.caller, options)
+    with context.lake() as lake:
+        page = schemas.search(lake._workspace, lake.caller, options)
     rows = [entry.as_json() for entry in page.items]
-    for row in () if frame.json else rows:
+    for row in () if context.json else rows:
         row |= {"name": printable(row["name"]), "fields": len(row["fields"])}
     columns = {"name": "name", "state": "state", "version": "version", "fields": "fields", "id": "id"}
-    frame.table(rows, columns, "there are no such schemas; `penstock schema create FILE` makes one")
+    context.table(rows, columns, "No such schemas. Create one with `penstock schema create FILE`")
 
 
 @schema.command()
 @click.argument("id")
-@click.option("--json-schema", is_flag=True, help="As a JSON Schema of one row.")
-@shared("penstock schema show 7c0e6f0e-2d3c-4f0a-9d55-0a4f8f1b2c3d --json-schema")
-def show(frame: Frame, id: str, json_schema: bool) -> None:
-    """Show the schema ID, as JSON."""
+@click.option("--json-schema", is_flag=True, help="Print a JSON Schema of one row.")
+@standard_options("penstock schema show 7c0e6f0e-2d3c-4f0a-9d55-0a4f8f1b2c3d --json-schema")
+def show(context: CliContext, id: str, json_schema: bool) -> None:
+    """Print the result schema ID as JSON."""
     from penstock.service.registry import schemas
 
-    with frame.lake() as lake:
-        here = (lake.workspace, lake.caller, id)
-        frame.print_json(schemas.json_schema(*here) if json_schema else schemas.show(*here).as_json())
+    with context.lake() as lake:
+        target = (lake._workspace, lake.caller, id)
+        print_json(schemas.export_json_schema(*target) if json_schema else schemas.show(*target).as_json())
 
 
 @schema.command()
 @click.argument("id")
-@click.argument("file", type=File())
-@click.option("--strict", is_flag=True, help="Refuse fields that the schema does not have.")
-@shared("penstock schema validate 7c0e6f0e-2d3c-4f0a-9d55-0a4f8f1b2c3d rows.json")
-def validate(frame: Frame, id: str, file: Path, strict: bool) -> None:
-    """Check the rows in FILE (a JSON array of objects; - for standard input) against the schema ID."""
+@click.argument("file", type=FilePath())
+@click.option("--strict", is_flag=True, help="Reject fields that the schema does not have.")
+@standard_options("penstock schema validate 7c0e6f0e-2d3c-4f0a-9d55-0a4f8f1b2c3d rows.json")
+def validate(context: CliContext, id: str, file: Path, strict: bool) -> None:
+    """Validate the rows in FILE (a JSON array of objects; - for standard input) against the result schema ID."""
     from penstock.service.registry import schemas
 
-    with frame.lake() as lake:
-        verdict = schemas.validate(lake.workspace, lake.caller, id, _json(file), strict=strict)
-    lines = [f"row {each['row']}: {each['message']}" if "row" in each else each["message"] for each in verdict.errors]
-    said = "all rows fit" if verdict.valid else "\n".join([f"{verdict.count} errors", *map(printable, lines)])
-    frame.tell(verdict.as_json(), said)
-    if not verdict.valid:
+    with context.lake() as lake:
+        report = schemas.validate(lake._workspace, lake.caller, id, _read_json(file), strict=strict)
+    lines = [
+        f"row {error['row']}: {error['message']}" if "row" in error else error["message"] for error in report.errors
+    ]
+    message = "All rows are valid" if report.valid else "\n".join([f"{report.count} errors", *map(printable, lines)])
+    context.report(report.as_json(), message)
+    if not report.valid:
         raise SystemExit(1)
 
 
 @schema.command()
-@click.option("--tenant", type=click.UUID, help="For this tenant; else for the workspace's own.")
-@shared("penstock schema archive")
-def archive(frame: Frame, tenant: UUID | None) -> None:
-    """Archive what was deprecated PENSTOCK_ARCHIVE_AFTER_DAYS ago (90 days), if no query refers to it any more.
+@click.option("--tenant", type=click.UUID, help="Tenant of the schemas.  [default: the workspace's own]")
+@standard_options("penstock schema archive")
+def archive(context: CliContext, tenant: UUID | None) -> None:
+    """Archive result schemas that have been deprecated for PENSTOCK_ARCHIVE_AFTER_DAYS (90) and that no query uses.
 
-    `penstock serve` does the same every hour, for each tenant that has called it since it started.
+    `penstock serve` does this every hour for each tenant that has called it since it started.
     """
     from penstock.service.registry import schemas
 
-    days = frame.settings().archive_after_days
-    with frame.lake() as lake:
-        done = schemas.archive(lake.workspace, schemas.archiver(tenant or lake.caller.tenant), days=days)
+    days = context.settings().archive_after_days
+    with context.lake() as lake:
+        result = schemas.archive_deprecated(
+            lake._workspace, schemas.archive_caller(tenant or lake.caller.tenant), days=days
+        )
     facts = {
-        "archived": [str(entry.id) for entry in done.archived],
-        "referenced": [{"id": str(entry.id), "query_count": count} for entry, count in done.referenced],
+        "archived": [str(entry.id) for entry in result.archived],
+        "referenced": [{"id": str(entry.id), "query_count": count} for entry, count in result.referenced],
     }
-    still = f"; {len(done.referenced)} still referenced by queries" if done.referenced else ""
-    frame.tell(facts, f"{len(done.archived)} archived{still}")
+    in_use = f"; {len(result.referenced)} still used by queries" if result.referenced else ""
+    context.report(facts, f"{len(result.archived)} archived{in_use}")
 
 
-def _json(file: Path) -> Any:
-    from penstock.core.payload import documents as text
+def _read_json(file: Path) -> Any:
+    from penstock.core.payload import documents
 
-    return text.from_json(content(file), str(file))
+    return documents.parse_json(read_input(file), str(file))

@@ -1,5 +1,6 @@
 """The command `serve`."""
 
+import json
 from collections.abc import Callable
 from dataclasses import astuple
 from datetime import datetime, timedelta
@@ -9,139 +10,260 @@ from uuid import UUID
 
 import click
 
-from penstock.cli.context import Command, Frame, shared
+from penstock.cli.context import CliContext, Command, standard_options
+from penstock.cli.options import PORT
+from penstock.cli.output import print_json
 
 if TYPE_CHECKING:
     from penstock.config import Settings
     from penstock.flight.service import FlightService
-    from penstock.rest.context import Edge
+    from penstock.rest.context import RestContext
     from penstock.rest.metrics import Metrics
+    from penstock.rest.process_group import ChildOptions
     from penstock.rest.server import Tls
 
-_LOOK = 30.0  # seconds between two looks for tenants whose turn it is
-_EVERY = timedelta(hours=1)
-_LONGEST_DRAIN = 10.0  # seconds, of calls over Flight
-PORT = click.IntRange(0, 65_535)
+_ARCHIVE_CHECK_SECONDS = 30.0  # between two checks for tenants whose schemas are due
+_ARCHIVE_INTERVAL = timedelta(hours=1)
+_MAX_FLIGHT_DRAIN_SECONDS = 10.0
 
 
 @click.command(cls=Command)
-@click.option("--dev", is_flag=True, help="For one person on this machine: no tokens, loopback only, made if missing.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option("--http-port", type=PORT, default=8080, show_default=True, help="The port for HTTP; 0 takes a free one.")
 @click.option(
-    "--flight-port", type=PORT, default=8815, show_default=True, help="The port for Arrow Flight; 0 takes a free one."
+    "--dev", is_flag=True, help="For one user on this machine: no tokens, loopback only; creates a missing workspace."
 )
-@click.option("--no-flight", is_flag=True, help="Serve HTTP alone.")
-@click.option("--no-ui", is_flag=True, help="Serve no web page.")
-@click.option("--no-runs", is_flag=True, help="Leave the runs of pipelines to others: see `penstock worker`.")
-@click.option("--tls-cert", type=click.Path(path_type=Path), help="The certificate (PEM) that makes both TLS.")
-@click.option("--tls-key", type=click.Path(path_type=Path), help="The certificate's key (PEM).")
-@shared(
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--http-port", type=PORT, default=8080, show_default=True, help="Port for HTTP; 0 means any free port.")
+@click.option(
+    "--flight-port", type=PORT, default=8815, show_default=True, help="Port for Arrow Flight; 0 means any free port."
+)
+@click.option(
+    "--processes",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="Number of server processes on the same ports; one for each core that requests may use.",
+)
+@click.option(
+    "--page-port", type=PORT, help="Port of the web page with several processes.  [default: the HTTP port plus 1]"
+)
+@click.option("--child", hidden=True)
+@click.option("--no-flight", is_flag=True, help="Do not serve Arrow Flight.")
+@click.option("--no-ui", is_flag=True, help="Do not serve the web page.")
+@click.option("--no-runs", is_flag=True, help="Do not execute pipeline runs; see `penstock worker`.")
+@click.option(
+    "--tls-cert",
+    type=click.Path(path_type=Path),
+    help="Certificate (PEM) for HTTP and Flight.  [default: PENSTOCK_TLS_CERT]",
+)
+@click.option(
+    "--tls-key", type=click.Path(path_type=Path), help="Key (PEM) of the certificate.  [default: PENSTOCK_TLS_KEY]"
+)
+@standard_options(
     """
     penstock serve --dev --workspace lake
     PENSTOCK_JWT_SECRET=… penstock serve --host 0.0.0.0 --http-port 8443 --tls-cert cert.pem --tls-key key.pem
+    PENSTOCK_JWT_SECRET=… penstock serve --host 0.0.0.0 --processes 4
     """
 )
 def serve(
-    frame: Frame,
+    context: CliContext,
     dev: bool,
     host: str,
     http_port: int,
     flight_port: int,
+    processes: int,
+    page_port: int | None,
+    child: str | None,
     no_flight: bool,
     no_ui: bool,
     no_runs: bool,
     tls_cert: Path | None,
     tls_key: Path | None,
 ) -> None:
-    """Serve the workspace over HTTP and Arrow Flight until SIGTERM or Ctrl-C; /ui is for people, /docs for programs.
+    """Serve the workspace over HTTP and Arrow Flight until SIGTERM or Ctrl-C.
 
-    Callers send tokens (authorization: Bearer …), checked against PENSTOCK_JWT_SECRET or PENSTOCK_JWKS_URL. With --dev
-    none is needed, and whoever can reach the loopback is an admin.
+    /ui is the web page, /docs the documentation of the REST API. Callers send tokens (Authorization: Bearer …), which
+    PENSTOCK_JWT_SECRET or PENSTOCK_JWKS_URL verifies. With --dev every process on this machine has admin access.
     """
     import logging
 
-    from penstock import lake
+    from penstock import json_logs, lake
     from penstock.errors import Invalid
-    from penstock import json_logs as logs
-    from penstock.rest.app import application
-    from penstock.rest.context import Edge, HttpLimits
+    from penstock.rest.app import create_app
+    from penstock.rest.context import HttpLimits, RestContext
+    from penstock.rest.process_group import PageRedirect
     from penstock.rest.server import Server, Tls
+    from penstock.service.auth.tokens import TokenVerifier
     from penstock.service.engine_choice import stop_spark
-    from penstock.service.pipelines.run_worker import Bounds, Runner
-    from penstock.service.auth.tokens import Tokens
+    from penstock.service.pipelines.run_worker import RunLimits, RunWorker
 
     if dev and not _is_loopback(host):
-        raise Invalid("dev_is_local", f"--dev asks for no tokens, so it listens on the loopback only, not on {host}")
-    settings = frame.settings()
+        raise Invalid("dev_requires_loopback", {"host": host})
+    settings = context.settings()
     tls_cert, tls_key = tls_cert or settings.tls_cert, tls_key or settings.tls_key
     if bool(tls_cert) != bool(tls_key):
-        raise click.UsageError("--tls-cert and --tls-key go together (PENSTOCK_TLS_CERT, PENSTOCK_TLS_KEY)")
+        raise click.UsageError("--tls-cert and --tls-key must be set together (PENSTOCK_TLS_CERT, PENSTOCK_TLS_KEY).")
     keys = (settings.jwt_secret, settings.jwks_url)
     if not dev and not any(keys):
-        raise Invalid(
-            "no_token_key",
-            "set PENSTOCK_JWT_SECRET (32 bytes or more) or PENSTOCK_JWKS_URL, so that tokens can be checked; "
-            "or play alone with --dev",
-        )
-    tokens = Tokens(*keys, settings.jwt_issuer, settings.jwt_audience) if any(keys) else None
+        raise Invalid("missing_token_key.serve")
+    tokens = TokenVerifier(*keys, settings.jwt_issuer, settings.jwt_audience) if any(keys) else None
+    if processes > 1 and child is None:
+        with lake.open(settings=settings, create=dev):  # before the processes start: errors are reported once
+            pass
+        page_port = None if no_ui or _find_ui(dev=dev) is None else _page_port(page_port, http_port)
+        flight_port = flight_port or (0 if no_flight else _free_port(host))
+        code = _supervise(context, processes, host, http_port, flight_port, page_port, settings.http_drain_seconds)
+        raise SystemExit(code)
+    part = _join_group(child) if child else None
+    if part:
+        settings = _share_of(settings, part.group.count)
+        no_runs = no_runs or part.group.index > 0  # one Spark session is enough for a machine
     with lake.open(settings=settings, create=dev) as opened:
-        waiting = settings.runs_waiting
-        bounds = Bounds(settings.runs_at_once, waiting, of_one=max(1, waiting // 4))
-        runner = Runner(opened.workspace, bounds, takes=not no_runs)
-        edge = Edge(
-            opened.workspace,
+        max_queued = settings.runs_waiting
+        run_limits = RunLimits(settings.runs_at_once, max_queued, max_queued_per_tenant=max(1, max_queued // 4))
+        run_worker = RunWorker(opened._workspace, run_limits, takes_queued_runs=not no_runs)
+        rest_context = RestContext.create(
+            opened._workspace,
             tokens,
             opened.caller if dev else None,
             HttpLimits(
-                json_bytes=settings.http_json_bytes,
-                upload_bytes=settings.http_upload_bytes,
-                answer_seconds=settings.http_answer_seconds,
+                max_json_bytes=settings.http_json_bytes,
+                max_upload_bytes=settings.http_upload_bytes,
+                response_timeout_seconds=settings.http_answer_seconds,
                 drain_seconds=settings.http_drain_seconds,
             ),
             archive_after_days=settings.archive_after_days,
             tenants={opened.caller.tenant},
-            runner=runner,
-            results=opened.results,
+            run_worker=run_worker,
+            query_executor=opened._query_executor,
+            group=part.group if part else None,
         )
-        pages = None if no_ui else _pages(dev=dev)
-        app = application(edge, pages) if pages else application(edge)
+        mount_ui = None if no_ui or (part and not part.page_socket) else _find_ui(dev=dev)
+        app = create_app(rest_context, mount_ui) if mount_ui else create_app(rest_context)
         tls = Tls(tls_cert, tls_key) if tls_cert and tls_key else None
-        server = Server(app, host, http_port, edge.limits, tls, sockets=pages is not None)
-        logs.to()
-        if not (no_ui or pages):
-            logging.getLogger("penstock").warning("there is no web page; pip install 'penstock[ui]' brings it")
-        flight = None if no_flight else _flight(edge, settings, app.state.metrics, host, flight_port, tls)
+        sockets = [listener for listener in (part.http_socket, part.page_socket) if listener] if part else []
+        server = Server(
+            app, host, http_port, rest_context.limits, tls, websockets=mount_ui is not None, sockets=sockets
+        )
+        if part:
+            part.group.listen(app.state.metrics.render)
+            if part.page_port:
+                app.add_middleware(PageRedirect, port=part.page_port)
+        json_logs.log_to()
+        if not (no_ui or mount_ui or part):
+            logging.getLogger("penstock").warning(
+                "the web page is not installed; install it with pip install 'penstock[ui]'"
+            )
+        flight = (
+            None
+            if no_flight
+            else _create_flight_service(
+                rest_context, settings, app.state.metrics, host, flight_port, tls, shared_port=part is not None
+            )
+        )
         archived: dict[UUID, datetime] = {}
-        server.every(_LOOK, lambda: _archive(edge, archived))
+        server.add_periodic_job(_ARCHIVE_CHECK_SECONDS, lambda: _archive(rest_context, archived))
         try:
             if flight:
                 flight.start()
-                server.every(flight.TENDED, flight.tend)
-                server.when_stopping(flight.drain)
+                server.add_periodic_job(flight.EXPIRY_INTERVAL_SECONDS, flight.expire_transactions)
+                server.on_shutdown(flight.drain)
             if not no_runs:
-                runner.start()
-            server.run(lambda address: _tell(frame, address, pages is not None, flight.address if flight else None))
+                run_worker.start()
+            server.run(
+                lambda address: _print_addresses(
+                    context,
+                    address,
+                    mount_ui is not None,
+                    flight.address if flight else None,
+                    in_group=part is not None,
+                )
+            )
         finally:
             if flight:
                 flight.stop()
-            runner.close(server.patience())
+            run_worker.close(server.remaining_drain_seconds())
             stop_spark()
 
 
-def _pages(*, dev: bool) -> Callable[[Any], None] | None:
-    """What serves the pages. None: they were not installed."""
+def _supervise(
+    context: CliContext,
+    processes: int,
+    host: str,
+    http_port: int,
+    flight_port: int,
+    page_port: int | None,
+    drain_seconds: float,
+) -> int:
+    """Run the server in several processes until SIGTERM or Ctrl-C, and return the exit code."""
+    import sys
+
+    from penstock import json_logs
+    from penstock.cli.server_processes import Supervisor
+
+    json_logs.log_to()
+    arguments = [*_without_json(sys.argv[1:]), "--flight-port", str(flight_port)]  # the last of equal options counts
+    supervisor = Supervisor(arguments, processes, host, http_port, page_port, drain_seconds)
+    return supervisor.run(
+        lambda addresses: _print_addresses(
+            context, addresses["http"], page_port is not None, addresses["flight"], processes
+        )
+    )
+
+
+def _without_json(arguments: list[str]) -> list[str]:
+    return [argument for argument in arguments if argument != "--json"]
+
+
+def _page_port(page_port: int | None, http_port: int) -> int:
+    if page_port is not None:
+        return page_port
+    return http_port + 1 if http_port else 0
+
+
+def _free_port(host: str) -> int:
+    """Return a free port, which all processes then share."""
+    from penstock.rest.server import listening_socket
+
+    with listening_socket(host, 0) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def _join_group(child: str) -> "ChildOptions":
+    from penstock.cli.server_processes import stop_with_supervisor
+    from penstock.rest.process_group import from_argument
+
+    stop_with_supervisor()
+    return from_argument(child)
+
+
+def _share_of(settings: "Settings", processes: int) -> "Settings":
+    """Divide the limits of the server among its processes."""
+    from dataclasses import replace
+
+    return replace(
+        settings,
+        request_memory=settings.request_memory // processes,
+        query_cache_bytes=max(settings.query_cache_bytes // processes, 1),
+        queries_at_once=max(settings.queries_at_once // processes, 1),
+        flight_streams=max(settings.flight_streams // processes, 1),
+    )
+
+
+def _find_ui(*, dev: bool) -> Callable[[Any], None] | None:
+    """Return a function that mounts the web page, or None if it is not installed."""
     from importlib.util import find_spec
 
     if find_spec("nicegui") is None:
         return None
-    from penstock.ui.mount import mount  # which takes a while to load
+    from penstock.ui.mount import mount  # slow to import
 
     return lambda app: mount(app, dev=dev)
 
 
-def _archive(edge: "Edge", archived: "dict[UUID, datetime]") -> None:
-    """Archive what was deprecated long ago, for tenants that this process serves: when it first hears of one, and hourly."""
+def _archive(rest_context: "RestContext", archived: "dict[UUID, datetime]") -> None:
+    """Archive deprecated result schemas of the tenants that this process serves: at the first call of a tenant, then hourly."""
     import logging
 
     from penstock.errors import PenstockError
@@ -149,37 +271,54 @@ def _archive(edge: "Edge", archived: "dict[UUID, datetime]") -> None:
 
     log = logging.getLogger("penstock")
     for tenant in sorted(
-        edge.tenants - archived.keys() | {t for t, at in archived.items() if edge.clock() - at > _EVERY}
+        rest_context.tenants - archived.keys()
+        | {t for t, at in archived.items() if rest_context.clock() - at > _ARCHIVE_INTERVAL}
     ):
-        archived[tenant] = edge.clock()
+        archived[tenant] = rest_context.clock()
         try:
-            done = schemas.archive(edge.workspace, schemas.archiver(tenant), days=edge.archive_after_days)
-        except PenstockError as trouble:
-            log.warning("schemas could not be archived: %s", trouble, extra={"facts": {"tenant": str(tenant)}})
+            result = schemas.archive_deprecated(
+                rest_context.workspace, schemas.archive_caller(tenant), days=rest_context.archive_after_days
+            )
+        except PenstockError as error:
+            log.warning("cannot archive schemas: %s", error, extra={"facts": {"tenant": str(tenant)}})
             continue
-        if done.archived or done.referenced:
-            facts = {"tenant": str(tenant), "archived": len(done.archived), "referenced": len(done.referenced)}
-            log.info("schemas were archived", extra={"facts": facts})
+        if result.archived or result.referenced:
+            facts = {"tenant": str(tenant), "archived": len(result.archived), "referenced": len(result.referenced)}
+            log.info("schemas archived", extra={"facts": facts})
 
 
-def _flight(
-    edge: "Edge", settings: "Settings", metrics: "Metrics", host: str, port: int, tls: "Tls | None"
+def _create_flight_service(
+    rest_context: "RestContext",
+    settings: "Settings",
+    metrics: "Metrics",
+    host: str,
+    port: int,
+    tls: "Tls | None",
+    *,
+    shared_port: bool = False,
 ) -> "FlightService":
-    from penstock.flight.context import Edge as FlightEdge
-    from penstock.flight.context import FlightLimits
+    from penstock.flight.context import FlightContext, FlightLimits
     from penstock.flight.service import FlightService
 
     limits = FlightLimits(
         message_bytes=settings.flight_message_bytes,
         streams=settings.flight_streams,
+        puts=settings.flight_puts,
+        idle_seconds=settings.flight_idle_seconds,
         row_ids=settings.flight_row_ids,
-        drain_seconds=min(settings.http_drain_seconds, _LONGEST_DRAIN),
+        drain_seconds=min(settings.http_drain_seconds, _MAX_FLIGHT_DRAIN_SECONDS),
+        shared_port=shared_port,
     )
-    own = FlightEdge(
-        edge.workspace, edge.tokens, edge.dev, limits, edge.tenants, lambda ended: metrics.called(*astuple(ended))
+    flight_context = FlightContext(
+        rest_context.workspace,
+        rest_context.tokens,
+        rest_context.dev_caller,
+        limits,
+        rest_context.tenants,
+        lambda stats: metrics.record_flight_call(*astuple(stats)),
     )
     return FlightService(
-        own,
+        flight_context,
         host,
         port,
         (tls.certificate, tls.key) if tls else None,
@@ -188,22 +327,33 @@ def _flight(
     )
 
 
-def _tell(frame: Frame, address: str, has_ui: bool, flight: str | None) -> None:
+def _print_addresses(
+    context: CliContext,
+    address: str,
+    has_ui: bool,
+    flight: str | None,
+    processes: int = 1,
+    *,
+    in_group: bool = False,
+) -> None:
     page = f"{address}/ui" if has_ui else None
-    if frame.json:
-        frame.print_json({"http": address, "docs": f"{address}/docs", "ui": page, "flight": flight})
+    if in_group:  # one line for the supervisor
+        click.echo(json.dumps({"http": address, "flight": flight}))
+    elif context.json:
+        print_json({"http": address, "docs": f"{address}/docs", "ui": page, "flight": flight})
     else:
-        beside = f", and for Flight on {flight}" if flight else ""
-        click.echo(f"Penstock listens on {address}; see {page or f'{address}/docs'}{beside}")
+        flight_note = f", and for Flight on {flight}" if flight else ""
+        flight_note += f", with {processes} processes" if processes > 1 else ""
+        click.echo(f"Penstock listens on {address}; see {page or f'{address}/docs'}{flight_note}")
 
 
 def _is_loopback(host: str) -> bool:
-    """Does every address of the name belong to this machine alone?"""
+    """Return True if every address of the host is a loopback address."""
     import socket
     from ipaddress import ip_address
 
     try:
-        found = {str(entry[4][0]).partition("%")[0] for entry in socket.getaddrinfo(host, None)}
+        addresses = {str(entry[4][0]).partition("%")[0] for entry in socket.getaddrinfo(host, None)}
     except (OSError, UnicodeError):
         return False
-    return all(ip_address(each).is_loopback for each in found)
+    return all(ip_address(address).is_loopback for address in addresses)

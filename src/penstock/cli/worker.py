@@ -2,94 +2,99 @@
 
 import click
 
-from penstock.cli.context import Command, Frame, shared
+from penstock.cli.context import CliContext, Command, standard_options
 
-_LOOK = 0.2  # seconds between two looks whether all is done
-_LAST_WORDS = 5.0  # seconds after the drain, for runs to be given back
+_CHECK_SECONDS = 0.2  # between two checks for the end
+_REQUEUE_SECONDS = 5.0  # after the drain, for runs to be requeued
 
 
 @click.command(cls=Command)
-@click.option("--at-once", type=click.IntRange(1), help="Runs at once.  [PENSTOCK_RUNS_AT_ONCE; else: 2]")
-@click.option("--once", is_flag=True, help="Carry out what waits, and end.")
-@shared(
+@click.option(
+    "--at-once",
+    type=click.IntRange(1),
+    help="Maximum number of concurrent runs.  [default: PENSTOCK_RUNS_AT_ONCE, else: 2]",
+)
+@click.option("--once", is_flag=True, help="Execute the queued runs, then exit.")
+@standard_options(
     """
     penstock worker --workspace lake
     penstock worker --at-once 4
     penstock worker --once --json
     """
 )
-def worker(frame: Frame, at_once: int | None, once: bool) -> None:
-    """Carry out runs of pipelines, for all tenants, as their turn comes, until SIGTERM or Ctrl-C.
+def worker(context: CliContext, at_once: int | None, once: bool) -> None:
+    """Execute queued pipeline runs of all tenants, round-robin by tenant, until SIGTERM or Ctrl-C.
 
-    Workers share the queue with one another and with `penstock serve` (unless it has --no-runs), on every machine that
-    sees the workspace and its catalog. When one stops, its runs have PENSTOCK_HTTP_DRAIN_SECONDS to end; what does not
-    is taken by another, as is a run whose worker was killed. In the end it tells how many runs ended, and how.
+    Workers share the run queue with one another and with `penstock serve` (unless it has --no-runs), on every machine
+    that has access to the workspace and its catalog. When a worker stops, its runs have PENSTOCK_HTTP_DRAIN_SECONDS to
+    finish; another worker executes those that do not, and those of a killed worker. Prints the number of ended runs.
     """
     import logging
 
-    from penstock import lake
-    from penstock.core.pipeline.run import UNDER_WAY, State
-    from penstock import json_logs as logs
+    from penstock import json_logs, lake
+    from penstock.core.pipeline.run import ACTIVE_STATES, RunState
     from penstock.service.engine_choice import stop_spark
-    from penstock.service.pipelines.run_worker import Bounds, Runner
+    from penstock.service.pipelines.run_worker import RunLimits, RunWorker
+    from penstock.service.pipelines.spark_readiness import START_FAILURES
 
-    settings = frame.settings()
-    ended = {state: 0 for state in State if state not in UNDER_WAY}
+    settings = context.settings()
+    ended = {state: 0 for state in RunState if state not in ACTIVE_STATES}
 
-    def count(state: State, _seconds: float) -> None:
+    def count(state: RunState, _seconds: float) -> None:
         ended[state] += 1
 
     with lake.open(settings=settings) as opened:
-        bounds = Bounds(at_once or settings.runs_at_once)
-        runner = Runner(opened.workspace, bounds)
-        runner.hear_ends(count)
-        logs.to()
+        limits = RunLimits(at_once or settings.runs_at_once)
+        run_worker = RunWorker(opened._workspace, limits)
+        run_worker.on_run_end(count)
+        json_logs.log_to()
         log = logging.getLogger("penstock.worker")
-        stop = _Signal(settings.http_drain_seconds + _LAST_WORDS)
-        log.info("waiting for runs", extra={"facts": {"at_once": bounds.at_once, "once": once}})
+        stop = _StopSignal(settings.http_drain_seconds + _REQUEUE_SECONDS)
+        log.info("waiting for runs", extra={"facts": {"at_once": limits.max_concurrent, "once": once}})
         try:
-            runner.start()
-            while not stop.heard(_LOOK) and not (once and runner.idle()):
-                pass
+            run_worker.start()
+            while not stop.wait(_CHECK_SECONDS) and not (once and run_worker.is_idle()):
+                if once and (error := run_worker.spark_error()) and error.reason in START_FAILURES:
+                    raise error
         finally:
             log.info("stopping", extra={"facts": {"drain_seconds": settings.http_drain_seconds}})
-            runner.close(settings.http_drain_seconds)
+            run_worker.close(settings.http_drain_seconds)
             stop_spark()
         log.info("stopped")
     facts = {state.value: number for state, number in ended.items()}
-    frame.tell(facts, "runs that ended here: " + ", ".join(f"{number} {state}" for state, number in facts.items()))
+    context.report(facts, "ended runs: " + ", ".join(f"{number} {state}" for state, number in facts.items()))
 
 
-class _Signal:
-    """SIGTERM or Ctrl-C: the first one asks to stop. A run that does not is left behind, and so is all by a second Ctrl-C."""
+class _StopSignal:
+    """SIGTERM or Ctrl-C: the first one begins the drain, a second Ctrl-C or the end of the drain ends the process."""
 
-    def __init__(self, patience: float) -> None:
+    def __init__(self, drain_seconds: float) -> None:
         import signal
         import threading
 
-        self._patience, self._stop = patience, threading.Event()
+        self._drain_seconds, self._stop = drain_seconds, threading.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._hear)
+            signal.signal(number, self._handle)
 
-    def heard(self, seconds: float) -> bool:
+    def wait(self, seconds: float) -> bool:
         return self._stop.wait(seconds)
 
-    def _hear(self, number: int, _frame: object) -> None:
+    def _handle(self, number: int, _frame: object) -> None:
         import signal
         import threading
 
         if self._stop.is_set() and number == signal.SIGINT:
-            _cut()
+            _exit_now()
         self._stop.set()
-        cut = threading.Timer(self._patience, _cut)
-        cut.daemon = True
-        cut.start()
+        timer = threading.Timer(self._drain_seconds, _exit_now)
+        timer.daemon = True
+        timer.start()
 
 
-def _cut() -> None:
-    # A thread cannot be stopped, only left behind. What it had not committed was not written, and will be done again.
+def _exit_now() -> None:
+    # A thread cannot be stopped. Its run has not committed, and another worker will execute it again.
     import logging
     import os
 
-    logging.getLogger("penstock.worker").warning("runs that were still under way are cut")
+    logging.getLogger("penstock.worker").warning("active runs are aborted")
     os._exit(1)

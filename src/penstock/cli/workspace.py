@@ -1,164 +1,195 @@
-"""Commands for the workspace as a whole: init, migrate, doctor, sweep, token."""
+"""Commands for the workspace: init, migrate, doctor, sweep, token."""
 
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import click
 
-from penstock.cli.context import Command, Frame, aligned, shared
+from penstock.cli.context import CliContext, Command, standard_options
+from penstock.cli.output import align_table, print_json
+
+if TYPE_CHECKING:
+    from penstock.service.datasets.sweep import SweepReport
 
 
 @click.command(cls=Command)
 @click.argument("folder", type=click.Path(path_type=Path), required=False)
-@click.option("--tenant", type=click.UUID, help="The tenant that the workspace's own command line works for.")
-@shared("penstock init lake")
-def init(frame: Frame, folder: Path | None, tenant: UUID | None) -> None:
-    """Make a folder a workspace: its files, and a catalog (SQLite, or PENSTOCK_DATABASE_URL)."""
+@click.option("--tenant", type=click.UUID, help="Tenant of the local command line and Python API.  [default: a new id]")
+@standard_options(
+    """
+    penstock init lake
+    penstock init lake --tenant 7c0e6f0e-2d3c-4f0a-9d55-0a4f8f1b2c3d
+    """
+)
+def init(context: CliContext, folder: Path | None, tenant: UUID | None) -> None:
+    """Create a workspace in FOLDER, with a catalog in SQLite or in PENSTOCK_DATABASE_URL."""
     from penstock import config, lake
     from penstock.errors import AlreadyExists
+    from penstock.workspace_folder import create_workspace_folder
 
-    settings = config.settings(workspace=folder or frame.workspace)
-    home = config.make_home(settings.workspace, tenant)
-    if tenant not in (None, home.tenant):
-        raise AlreadyExists("other_tenant", f"{home.folder} is a workspace of tenant {home.tenant} already")
+    settings = config.load_settings(workspace=folder or context.workspace)
+    created = create_workspace_folder(settings.workspace, tenant)
+    path = created.folder
+    if tenant not in (None, created.tenant):
+        raise AlreadyExists("workspace_of_other_tenant", {"folder": path, "tenant": created.tenant})
     lake.open(settings=settings, create=True).close()
-    facts = {"workspace": str(home.folder), "tenant": str(home.tenant)}
-    frame.tell(facts, f"{home.folder} is a workspace (tenant {home.tenant}); export PENSTOCK_WORKSPACE={home.folder}")
-
-
-@click.command(cls=Command)
-@shared("PENSTOCK_ADMIN_DATABASE_URL=postgresql://owner@db/penstock penstock migrate")
-def migrate(frame: Frame) -> None:
-    """Bring the catalog's tables up to date. On PostgreSQL, also make the role that owns nothing.
-
-    Uses PENSTOCK_ADMIN_DATABASE_URL where it is set: the tables' owner. The service itself needs only a login that is
-    a member of the role penstock_app.
-    """
-    from penstock import config
-    from penstock.catalog import migrate as upgrade
-    from penstock.catalog.database import Database
-
-    settings = frame.settings()
-    url = settings.admin_database_url or settings.database_url
-    db = Database(url or config.home(settings.workspace).catalog)
-    try:
-        before, after = upgrade.migrate(db)
-    finally:
-        db.close()
-    frame.tell(
-        {"before": before, "after": after},
-        f"the catalog was up to date (revision {after})"
-        if before == after
-        else f"the catalog is at revision {after} now",
+    facts = {"workspace": str(path), "tenant": str(created.tenant)}
+    context.report(
+        facts, f"{path} is a workspace of tenant {created.tenant}. Use it with: export PENSTOCK_WORKSPACE={path}"
     )
 
 
 @click.command(cls=Command)
-@click.option("--verify", is_flag=True, help="Also read every current data file and compare its checksum.")
-@shared("penstock doctor --verify")
-def doctor(frame: Frame, verify: bool) -> None:
-    """Look at Python, Java, database, disk and versions: what is missing, and what mends it."""
-    from penstock import config, lake
-    from penstock.core.caller import local
-    from penstock.errors import PenstockError
-    from penstock.service import doctor as doctors
+@standard_options(
+    """
+    penstock migrate
+    PENSTOCK_ADMIN_DATABASE_URL=postgresql://owner@db/penstock penstock migrate
+    """
+)
+def migrate(context: CliContext) -> None:
+    """Upgrade the tables of the catalog. On PostgreSQL, also create the role penstock_app, which owns no tables.
 
-    settings = frame.settings()
-    findings = [*doctors.machine(), *doctors.variables(config.unknown_variables())]
+    Connects with PENSTOCK_ADMIN_DATABASE_URL, the tables' owner, if it is set. The service itself needs only a login
+    that is a member of the role penstock_app.
+    """
+    from penstock import bootstrap
+
+    before, after = bootstrap.migrate_catalog(context.settings())
+    context.report(
+        {"before": before, "after": after},
+        f"The catalog is up to date (revision {after})"
+        if before == after
+        else f"The catalog was upgraded to revision {after}",
+    )
+
+
+@click.command(cls=Command)
+@click.option("--verify", is_flag=True, help="Also read every current data file and verify its checksum.")
+@standard_options(
+    """
+    penstock doctor
+    penstock doctor --verify
+    """
+)
+def doctor(context: CliContext, verify: bool) -> None:
+    """Check Python, Java, packages, settings, workspace, disk and catalog, and print how to fix each problem."""
+    from penstock import bootstrap, config
+    from penstock.core.caller import local_caller
+    from penstock.errors import PenstockError
+    from penstock.service import doctor as service_doctor
+    from penstock.service.doctor import CheckResult, CheckStatus
+    from penstock.workspace_folder import load_workspace_folder
+
+    settings = context.settings()
+    checks = [*service_doctor.check_machine(), *service_doctor.check_variables(config.find_unknown_variables())]
     try:
-        home = config.home(settings.workspace)
+        folder = load_workspace_folder(settings.workspace)
     except PenstockError as error:
-        findings.append(doctors.Finding("workspace", doctors.State.WARNING, error.message, "penstock init"))
+        checks.append(CheckResult("workspace", CheckStatus.WARNING, error.message, "penstock init"))
     else:
-        ws = lake.workspace(settings, home)
-        findings += [*doctors.folder(home.folder), *doctors.database(ws.db)]
-        if verify and all(finding.state is not doctors.State.FAILED for finding in findings):
-            with frame.progress("reading", unit="bytes") as progress:
-                findings += doctors.files(ws, local(home.tenant, "doctor"), progress)
-        ws.close()
-    if frame.json:
-        frame.print_json([finding.facts() for finding in findings])
+        workspace = bootstrap.build_workspace(settings, folder)
+        checks += [*service_doctor.check_folder(folder.folder), *service_doctor.check_database(workspace.db)]
+        if verify and all(check.state is not CheckStatus.FAILED for check in checks):
+            with context.progress("reading") as line:
+                caller = local_caller(folder.tenant, "doctor")
+                checks += service_doctor.check_files(workspace, caller, line.on_progress)
+        workspace.close()
+    if context.json:
+        print_json([check.as_dict() for check in checks])
     else:
-        marks = {doctors.State.OK: "ok", doctors.State.WARNING: "WARNING", doctors.State.FAILED: "FAILED"}
-        click.echo(aligned([[f.part, marks[f.state], f.found] for f in findings], ["part", "state", "found"]))
-        for finding in findings:
-            if finding.mend:
-                click.echo(f"\n{finding.part}: {finding.mend}")
-    if any(finding.state is doctors.State.FAILED for finding in findings):
+        labels = {CheckStatus.OK: "ok", CheckStatus.WARNING: "WARNING", CheckStatus.FAILED: "FAILED"}
+        rows = [[check.part, labels[check.state], check.found] for check in checks]
+        click.echo(align_table(rows, ["part", "state", "found"]))
+        for check in checks:
+            if check.fix:
+                click.echo(f"\n{check.part}: {check.fix}")
+    if any(check.state is CheckStatus.FAILED for check in checks):
         raise SystemExit(1)
 
 
 @click.command(cls=Command)
-@click.option(
-    "--keep-days", type=click.FloatRange(min=0), help="Keep versions that were the newest in the last so many days."
-)
-@click.option("--keep-versions", type=click.IntRange(min=1), help="Keep the last so many versions of each dataset.")
-@click.option("--yes", is_flag=True, help="Remove. Without it nothing is touched.")
-@shared(
+@click.option("--keep-days", type=click.FloatRange(min=0), help="Keep versions that were current in the last N days.")
+@click.option("--keep-versions", type=click.IntRange(min=1), help="Keep the last N versions of each dataset.")
+@click.option("--tenant", type=click.UUID, help="Sweep this tenant.  [default: the workspace's own]")
+@click.option("--yes", is_flag=True, help="Remove the files. Without it, only print what would be removed.")
+@standard_options(
     """
     penstock sweep --keep-days 30
     penstock sweep --keep-days 30 --yes
+    penstock sweep --keep-days 30 --tenant 7c0e6f0e-2d3c-4f0a-9d55-0a4f8f1b2c3d --yes
     """
 )
-def sweep(frame: Frame, keep_days: float | None, keep_versions: int | None, yes: bool) -> None:
-    """Remove files that no retained version needs, and what dead writers left behind.
+def sweep(
+    context: CliContext, keep_days: float | None, keep_versions: int | None, tenant: UUID | None, yes: bool
+) -> None:
+    """Remove files of expired versions and of dead writers.
 
-    Says only what it would remove, unless --yes. Every version is kept unless --keep-days or --keep-versions say
-    otherwise (with both: what either keeps); the newest always is, and whatever was the newest within the last hour.
-    Files of dropped datasets go when they were dropped more than --keep-days ago.
+    Without --yes, prints what would be removed. Every version is kept unless --keep-days or --keep-versions is set
+    (with both, a version is kept that either of them keeps). The current version is always kept, and so is every
+    version that was current within the last hour. Files of a dataset that was dropped more than --keep-days ago are
+    removed.
     """
-    from penstock.lake import counted, human_size
-    from penstock.service.datasets.sweep import Keep
-    from penstock.service.datasets.sweep import sweep as sweeping
+    from penstock.service.datasets.sweep import RetentionPolicy, sweep_tenant
 
-    with frame.lake() as lake, frame.progress("sweeping", unit="files") as progress:
-        keep = Keep(days=keep_days, versions=keep_versions)
-        swept = sweeping(lake.workspace, lake.caller, keep, really=yes, progress=progress)
-    verb = "removed" if yes else "would remove"
-    lines = [
-        f"{verb} {counted(swept.files, 'file')} ({human_size(swept.bytes)}) of {counted(swept.versions, 'version')}"
-    ]
-    lines += [f"  {name}: {count:,}" for name, count in sorted(swept.datasets.items())]
-    lines += [f"  left behind by writers that died: {swept.orphans:,}"] if swept.orphans else []
-    lines += [f"  files of another catalog, left alone: {swept.unknown:,}"] if swept.unknown else []
-    lines += ["nothing was touched; --yes removes them"] if swept.files and not yes else []
-    frame.tell(swept.facts(), "\n".join(lines))
+    with context.lake() as lake, context.progress("sweeping") as line:
+        policy = RetentionPolicy(days=keep_days, versions=keep_versions)
+        report = sweep_tenant(
+            lake._workspace, lake.caller, tenant or lake.caller.tenant, policy, execute=yes, progress=line.on_progress
+        )
+    context.report(report.as_dict(), _describe_sweep(report, removed=yes))
+
+
+def _describe_sweep(report: "SweepReport", *, removed: bool) -> str:
+    from penstock.core.formatting import format_bytes, format_count
+
+    files = f"{format_count(report.files, 'file')} ({format_bytes(report.bytes)})"
+    lines = [f"{'removed' if removed else 'would remove'} {files} of {format_count(report.versions, 'version')}"]
+    lines += [f"  {name}: {count:,}" for name, count in sorted(report.datasets.items())]
+    lines += [f"  of dead writers: {report.orphans:,}"] if report.orphans else []
+    lines += [f"  of another catalog, kept: {report.unknown:,}"] if report.unknown else []
+    lines += ["Nothing was removed. Pass --yes to remove the files"] if report.files and not removed else []
+    return "\n".join(lines)
 
 
 @click.command(cls=Command)
-@click.option("--user", required=True, help="Who the token speaks for (its sub).")
+@click.option("--user", required=True, help="User of the token (its sub).")
 @click.option(
-    "--role", "roles", multiple=True, required=True, help="analytics.viewer, analytics.developer or analytics.admin."
+    "--role",
+    "roles",
+    multiple=True,
+    required=True,
+    help="Role of the user: analytics.viewer, analytics.developer or analytics.admin.",
 )
-@click.option("--tenant", type=click.UUID, help="The tenant; the workspace's own unless given.")
+@click.option("--tenant", type=click.UUID, help="Tenant of the token.  [default: the workspace's own]")
 @click.option(
     "--hours",
     type=click.FloatRange(min=0, min_open=True),
     default=8,
     show_default=True,
-    help="How long it is good for.",
+    help="Hours until the token expires.",
 )
-@shared("PENSTOCK_JWT_SECRET=… penstock token --user ada --role analytics.developer --hours 1")
-def token(frame: Frame, user: str, roles: tuple[str, ...], tenant: UUID | None, hours: float) -> None:
-    """Mint a token (JWT, HS256), signed with PENSTOCK_JWT_SECRET."""
-    from penstock import config
+@standard_options("PENSTOCK_JWT_SECRET=… penstock token --user ada --role analytics.developer --hours 1")
+def token(context: CliContext, user: str, roles: tuple[str, ...], tenant: UUID | None, hours: float) -> None:
+    """Create a token (JWT, HS256) signed with PENSTOCK_JWT_SECRET."""
     from penstock.errors import Invalid
     from penstock.service.auth import tokens
+    from penstock.workspace_folder import load_workspace_folder
 
-    settings = frame.settings()
+    settings = context.settings()
     if not settings.jwt_secret:
-        raise Invalid("no_secret", "set PENSTOCK_JWT_SECRET to the service's secret (32 bytes or more) first")
+        raise Invalid("missing_jwt_secret")
     minted = tokens.mint(
         settings.jwt_secret,
-        tenant=tenant or config.home(settings.workspace).tenant,
+        tenant=tenant or load_workspace_folder(settings.workspace).tenant,
         user=user,
         roles=roles,
         ttl=timedelta(hours=hours),
         issuer=settings.jwt_issuer,
         audience=settings.jwt_audience,
     )
-    if frame.json:
-        frame.print_json({"token": minted})
+    if context.json:
+        print_json({"token": minted})
     else:
         click.echo(minted)

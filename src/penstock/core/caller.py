@@ -1,4 +1,4 @@
-"""Who is calling: a tenant, a user and a role. Every use of the catalog carries one."""
+"""The authenticated identity of a request: tenant, user and role."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,67 +6,71 @@ from enum import IntEnum
 from typing import Any
 from uuid import UUID, uuid5
 
-from penstock.core.names import uuid
+from penstock.core.names import parse_uuid
 from penstock.errors import Forbidden, Unauthenticated
 
-# A `sub` that is no UUID becomes UUIDv5 of this space, the issuer and the sub.
-_PEOPLE = UUID("6f1c7a52-0f0e-5d6c-9a53-7c1b6f3f2a10")
-_MAX_SUBJECT = 255
+# A subject that is not a UUID is mapped to UUIDv5(namespace, issuer + subject).
+_USER_ID_NAMESPACE = UUID("6f1c7a52-0f0e-5d6c-9a53-7c1b6f3f2a10")
+_MAX_SUBJECT_LENGTH = 255
 
 
 class Role(IntEnum):
-    """Each role may do what the ones below it may."""
+    """Roles in ascending order; each includes the rights of the roles below it."""
 
     VIEWER = 1
     DEVELOPER = 2
     ADMIN = 3
 
     @property
-    def wire(self) -> str:
+    def claim(self) -> str:
+        """Return the role's name in the token claim `roles`."""
         return f"analytics.{self.name.lower()}"
 
 
-ROLES = {role.wire: role for role in Role}
+ROLES = {role.claim: role for role in Role}
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
     tenant: UUID
     user: UUID
-    name: str  # for people: the token's subject, or the local user
+    name: str  # for display: the token's subject, or the local login
     role: Role
 
     def require(self, role: Role) -> None:
+        """Raise `Forbidden` if the caller's role is lower than `role`."""
         if self.role < role:
             raise Forbidden(
                 "role_too_low",
-                f"this needs the role {role.wire}; {self.name} has {self.role.wire}",
-                required_role=role.wire,
+                {"caller": self.name, "role": self.role.claim},
+                required_role=role.claim,
             )
 
 
-def local(tenant: UUID, login: str) -> Caller:
-    """The person at the workspace's own command line: an admin of its tenant."""
-    return Caller(tenant, person("local", login), f"{login} (local)", Role.ADMIN)
+def local_caller(tenant: UUID, login: str) -> Caller:
+    """Return the caller of the local command line: an admin of the workspace's tenant."""
+    return Caller(tenant, user_id("local", login), f"{login} (local)", Role.ADMIN)
 
 
-def person(issuer: str, subject: str) -> UUID:
-    return uuid(subject) or uuid5(_PEOPLE, f"{issuer}\n{subject}")
+def user_id(issuer: str, subject: str) -> UUID:
+    """Return the user id of a token's subject: the subject itself if it is a UUID, else a UUIDv5."""
+    return parse_uuid(subject) or uuid5(_USER_ID_NAMESPACE, f"{issuer}\n{subject}")
 
 
-def from_claims(claims: Mapping[str, Any]) -> Caller:
-    """The caller that verified token claims speak of."""
+def caller_from_claims(claims: Mapping[str, Any]) -> Caller:
+    """Return the caller of verified token claims."""
     subject, roles = claims.get("sub"), claims.get("roles")
-    if not isinstance(subject, str) or not 0 < len(subject) <= _MAX_SUBJECT:
-        raise Unauthenticated("bad_token", f"the token's sub must be text of 1 to {_MAX_SUBJECT} characters")
+    if not isinstance(subject, str) or not 0 < len(subject) <= _MAX_SUBJECT_LENGTH:
+        raise Unauthenticated("bad_token.bad_subject", {"max_length": _MAX_SUBJECT_LENGTH})
     tenant = claims.get("tenant_id")
-    if not isinstance(tenant, str) or not (id := uuid(tenant)):
-        raise Unauthenticated("bad_token", "the token's tenant_id must be a UUID")
+    if not isinstance(tenant, str) or not (id := parse_uuid(tenant)):
+        raise Unauthenticated("bad_token.bad_tenant")
     if not isinstance(roles, list):
-        raise Unauthenticated("bad_token", "the token's roles must be a list")
-    known = [ROLES[role] for role in roles if isinstance(role, str) and role in ROLES]
-    if not known:
-        raise Forbidden(
-            "no_role", f"the token gives none of the roles {', '.join(ROLES)}", required_role=Role.VIEWER.wire
-        )
-    return Caller(id, person(str(claims.get("iss", "")), subject), subject, max(known))
+        raise Unauthenticated("bad_token.bad_roles")
+    granted = [ROLES[role] for role in roles if isinstance(role, str) and role in ROLES]
+    if not granted:
+        raise Forbidden("missing_role", {"roles": list(ROLES)}, required_role=Role.VIEWER.claim)
+    return Caller(id, user_id(str(claims.get("iss", "")), subject), subject, max(granted))
+
+
+LOCAL_CALLER = local_caller(UUID(int=0), "local")  # of work that no tenant requested

@@ -1,6 +1,6 @@
-"""The edge for Arrow Flight: tables as streams of rows, over gRPC."""
+"""Arrow Flight entry point: read and write tables as streams of record batches over gRPC."""
 
 import os
 
-# The library reads this when it is loaded, and would else write to standard error what is no line of our log.
+# grpcio reads this variable when it is imported; otherwise it writes unstructured lines to standard error.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")

@@ -1,31 +1,36 @@
-"""Who makes this call? A caller, by the token in its one authorization header."""
+"""Authenticate Flight calls by the token in their authorization header."""
 
 from collections.abc import Sequence
 
 from penstock.core.caller import Caller
 from penstock.errors import Invalid
-from penstock.flight.context import Edge
-from penstock.flight.thread_pool import Work
-from penstock.service.auth.tokens import bearer
+from penstock.flight.context import FlightContext
+from penstock.flight.thread_pool import ThreadPool
+from penstock.service.auth.tokens import authenticate
 
-Metadata = Sequence[tuple[str, str | bytes]]  # what a client sends before a call
-
-
-async def caller(edge: Edge, work: Work, metadata: Metadata) -> Caller:
-    """A secret takes no time; keys may have to be fetched."""
-    asked = (edge.tokens, edge.dev, values(metadata, "authorization"))
-    waits = edge.tokens is not None and edge.tokens.may_wait
-    found = await work.run(bearer, *asked) if waits else bearer(*asked)
-    edge.tenants.add(found.tenant)
-    return found
+Metadata = Sequence[tuple[str, str | bytes]]  # request headers of a gRPC call
 
 
-def values(metadata: Metadata, name: str) -> list[str]:
+async def authenticate_call(context: FlightContext, threads: ThreadPool, metadata: Metadata) -> Caller:
+    """Return the caller that the authorization header of a call names.
+
+    The check runs in a thread only if it may have to download keys; a check against a secret does not block.
+    """
+    arguments = (context.tokens, context.dev_caller, header_values(metadata, "authorization"))
+    may_block = context.tokens is not None and context.tokens.may_fetch_keys
+    caller = await threads.run(authenticate, *arguments) if may_block else authenticate(*arguments)
+    context.tenants.add(caller.tenant)
+    return caller
+
+
+def header_values(metadata: Metadata, name: str) -> list[str]:
+    """Return all values of a header."""
     return [str(value) for key, value in metadata if key == name]
 
 
-def one(metadata: Metadata, name: str) -> str | None:
-    found = values(metadata, name)
-    if len(found) > 1:
-        raise Invalid("doubled_header", f"there is more than one {name} header; send one")
-    return found[0] if found else None
+def single_header(metadata: Metadata, name: str) -> str | None:
+    """Return the value of a header that may occur at most once."""
+    values = header_values(metadata, name)
+    if len(values) > 1:
+        raise Invalid("duplicate_header", {"name": name})
+    return values[0] if values else None

@@ -1,4 +1,4 @@
-"""What the Flight edge stands on: a workspace, who may call, and what one call may cost."""
+"""Dependencies and limits of the Flight server."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -6,29 +6,26 @@ from uuid import UUID
 
 from penstock.core.caller import Caller
 from penstock.errors import Invalid
-from penstock.service.auth.tokens import Tokens
+from penstock.service.auth.tokens import TokenVerifier
 from penstock.service.workspace import Workspace
 
 
 @dataclass(frozen=True, slots=True)
 class FlightLimits:
-    message_bytes: int = 256 << 20  # of one message, packed or not
-    streams: int = 256  # calls at once
-    row_ids: int = 2_000_000  # in one call
-    metadata_bytes: int = 64 << 10  # of what goes before a call
+    message_bytes: int = 64 << 20  # size of one message, compressed or decompressed
+    streams: int = 256  # concurrent calls
+    puts: int = 32  # concurrent DoPut calls that are read; gRPC holds one message of each before it is reserved
+    row_ids: int = 2_000_000  # row ids in one call
+    metadata_bytes: int = 64 << 10  # request headers of one call
     threads: int = 32
-    idle_seconds: float = 300.0  # that a client may take to send its next message
-    drain_seconds: float = 10.0  # that calls under way have when the server stops
-
-    @property
-    def of_tenant(self) -> int:
-        """Calls of one tenant at once: three quarters, so that others always find a place."""
-        return self.streams - self.streams // 4
+    idle_seconds: float = 60.0  # longest pause between two messages of a client
+    drain_seconds: float = 10.0  # time for active calls to finish when the server stops
+    shared_port: bool = False  # other processes of the same server listen on the port, too
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """A call that is over, for the metrics."""
+class CallStats:
+    """Metrics of one finished call."""
 
     method: str
     code: str
@@ -37,21 +34,19 @@ class Ended:
     rows_out: int
 
 
-def _nobody(_ended: Ended) -> None:
+def _ignore_call(_stats: CallStats) -> None:
     pass
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
+class FlightContext:
     workspace: Workspace
-    tokens: Tokens | None
-    dev: Caller | None = None  # who calls without a token; None: nobody does
+    tokens: TokenVerifier | None
+    dev_caller: Caller | None = None  # caller of calls without a token; None: such calls are rejected
     limits: FlightLimits = field(default_factory=FlightLimits)
-    tenants: set[UUID] = field(default_factory=set)  # that this process has served
-    heard: Callable[[Ended], None] = _nobody  # who counts calls
+    tenants: set[UUID] = field(default_factory=set)  # tenants that this process has served
+    on_call: Callable[[CallStats], None] = _ignore_call  # called after every call
 
     def __post_init__(self) -> None:
-        if self.tokens is None and self.dev is None:
-            raise Invalid(
-                "no_token_key", "an edge that nobody could enter: it needs keys for tokens, or a local caller"
-            )
+        if self.tokens is None and self.dev_caller is None:
+            raise Invalid("missing_token_key.flight")

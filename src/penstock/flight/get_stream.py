@@ -1,4 +1,4 @@
-"""Rows on their way out: read and coded in a thread, one batch ahead of what the client takes."""
+"""Encode the response stream of DoGet: a thread reads and encodes one batch ahead of the client."""
 
 import asyncio
 import threading
@@ -6,37 +6,48 @@ from collections.abc import AsyncGenerator
 
 import pyarrow as pa
 
-from penstock.flight import ipc_messages as messages
-from penstock.flight.interceptor import Call
+from penstock.flight import ipc_messages
+from penstock.flight.interceptor import FlightCall
 
 
-async def sent(call: Call, reader: pa.RecordBatchReader) -> AsyncGenerator[bytes, None]:
-    """The schema and all rows. However slowly they are taken, no thread waits, and two batches are held at most."""
-    rows = _Rows(reader, call.edge.limits.message_bytes)
-    ahead = call.work.begin(rows.next)
+async def encode_stream(call: FlightCall, reader: pa.RecordBatchReader) -> AsyncGenerator[bytes, None]:
+    """Yield the schema and all batches of a reader as FlightData messages.
+
+    A slow client blocks no thread, and at most two batches are in memory.
+
+    Raises:
+        Unavailable: too little memory is left for a batch (memory_exhausted, tenant_memory_exhausted)
+    """
+    memory = call.reserve()
+    encoder = _BatchEncoder(reader, call.context.limits.message_bytes)
+    next_batch = call.threads.submit(encoder.next)
     try:
-        yield messages.of_schema(reader.schema)
-        while batch := await asyncio.wrap_future(ahead):
-            ahead = call.work.begin(rows.next)
-            count, pieces = batch
-            for piece in pieces:
-                yield piece
-            call.rows_out += count
+        yield ipc_messages.encode_schema(reader.schema)
+        while batch := await asyncio.wrap_future(next_batch):
+            rows, messages = batch
+            memory.grow(sum(map(len, messages)))
+            next_batch = call.threads.submit(encoder.next)
+            for message in messages:
+                yield message
+            memory.release()
+            call.rows_out += rows
     finally:
-        call.work.begin(rows.close)
+        call.threads.submit(encoder.close)
 
 
-class _Rows:
-    def __init__(self, reader: pa.RecordBatchReader, most: int) -> None:
-        self._reader, self._most = reader, most
-        self._turn = threading.Lock()  # a client may go away while a batch is read
+class _BatchEncoder:
+    def __init__(self, reader: pa.RecordBatchReader, max_message_bytes: int) -> None:
+        self._reader, self._max_message_bytes = reader, max_message_bytes
+        self._lock = threading.Lock()  # a call may end while a thread reads a batch
 
     def next(self) -> tuple[int, list[bytes]] | None:
-        """The next batch as messages; None at the end."""
-        with self._turn:
+        """Return the row count and the messages of the next batch; None at the end."""
+        with self._lock:
             batch = next(self._reader, None)
-        return None if batch is None else (batch.num_rows, list(messages.of_batch(batch, self._most)))
+        return (
+            None if batch is None else (batch.num_rows, list(ipc_messages.encode_batch(batch, self._max_message_bytes)))
+        )
 
     def close(self) -> None:
-        with self._turn:
+        with self._lock:
             self._reader.close()

@@ -1,13 +1,12 @@
-"""How every call is treated, whatever it asks for: named, counted, its caller known, its errors told, and logged on one line."""
+"""gRPC interceptor of the Flight service: authentication, limits, request ids, error status, metrics and access log."""
 
 import asyncio
 import logging
 import re
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
 from uuid import UUID, uuid4
 
@@ -15,147 +14,189 @@ import grpc
 import grpc.aio
 
 from penstock.core.caller import Caller
-from penstock.errors import PenstockError, Unavailable
-from penstock.flight import status as errors
-from penstock.flight import auth as who
-from penstock.flight.commands import transaction_id
-from penstock.flight.context import Edge, Ended
-from penstock.flight.thread_pool import Work
+from penstock.errors import Conflict, PenstockError, Unavailable
+from penstock.flight import auth, status
+from penstock.flight.commands import parse_transaction_id
+from penstock.flight.context import CallStats, FlightContext
+from penstock.flight.thread_pool import ThreadPool
+from penstock.service.fair_shares import Exhausted, FairShares
+from penstock.service.memory_budget import Reservation
 
-SERVICE = "arrow.flight.protocol.FlightService"
-TRANSACTION = "x-transaction-id"
+SERVICE_NAME = "arrow.flight.protocol.FlightService"
+TRANSACTION_HEADER = "x-transaction-id"
 
-_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
-_OURS_TO_MEND = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNKNOWN)
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_INLINE_BYTES = 4 << 10  # parsing less takes less time than passing it to a thread
+_LOGGED_CODES = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNKNOWN)  # errors that only the operator can fix
 _log = logging.getLogger(__name__)
-_access = logging.getLogger("penstock.access")
+_access_log = logging.getLogger("penstock.access")
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class Call:
-    """A call under way."""
+class FlightCall:
+    """An active call with its authenticated caller."""
 
-    edge: Edge
+    context: FlightContext
     caller: Caller
-    work: Work
-    context: Any  # gRPC's
-    task: "asyncio.Task[Any]"  # that gRPC runs the call in, and cancels when its client has gone
+    threads: ThreadPool
+    servicer: Any  # grpc.aio.ServicerContext
+    task: "asyncio.Task[Any]"  # runs the call; gRPC cancels it when the client disconnects
     rows_in: int = 0
     rows_out: int = 0
+    _reservations: list[Reservation] = field(default_factory=list)
 
-    async def run(self, do: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
-        """Do something that may block, in a thread."""
-        return await self.work.run(do, *args, **options)
+    def reserve(self, size: int = 0) -> Reservation:
+        """Reserve memory until it is released, or until the end of the call.
+
+        Raises:
+            Unavailable: too little is left (memory_exhausted, tenant_memory_exhausted)
+        """
+        reservation = self.context.workspace.memory.reserve(self.caller, size)
+        self._reservations.append(reservation)
+        return reservation
+
+    def release_memory(self) -> None:
+        for reservation in self._reservations:
+            reservation.release()
+
+    async def run(self, function: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+        """Run a function that may block in a thread."""
+        return await self.threads.run(function, *args, **options)
+
+    async def parse(self, size: int, function: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+        """Parse a request of a size: a short one at once, a longer one in a thread, so that no other call waits."""
+        if size < _INLINE_BYTES:
+            return function(*args, **options)
+        return await self.run(function, *args, **options)
 
     async def read(self) -> bytes | None:
-        """The next message of a client that sends many; None: it has said all."""
+        """Return the next message of a client stream; None at its end."""
         try:
-            async with asyncio.timeout(self.edge.limits.idle_seconds):
-                message = await self.context.read()
+            async with asyncio.timeout(self.context.limits.idle_seconds):
+                message = await self.servicer.read()
         except TimeoutError:
-            seconds = f"{self.edge.limits.idle_seconds:g}"
-            raise Unavailable("stream_idle", f"nothing came for {seconds} seconds, and nothing was written") from None
+            seconds = f"{self.context.limits.idle_seconds:g}"
+            raise Unavailable("stream_idle", {"seconds": seconds}) from None
         return None if message is grpc.aio.EOF else message
 
     @property
     def transaction(self) -> UUID | None:
-        """The transaction that the call is part of."""
-        named = who.one(self.context.invocation_metadata(), TRANSACTION)
-        return None if named is None else transaction_id(named)
+        """The id of the transaction that the call belongs to."""
+        text = auth.single_header(self.servicer.invocation_metadata(), TRANSACTION_HEADER)
+        return None if text is None else parse_transaction_id(text)
 
     @property
     def is_active(self) -> bool:
-        """Is somebody there to hear the answer, as far as is known? Ask right before what cannot be taken back."""
-        return not (self.task.cancelling() or self.context.done())
+        """False once the client is known to have disconnected; check it right before a step that cannot be undone."""
+        return not (self.task.cancelling() or self.servicer.done())
 
 
-class Manners(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """Between gRPC and the methods: these get a `Call` where gRPC would give them its context."""
+class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    """Wrap the RPC methods: each receives a `FlightCall` in place of the gRPC context."""
 
-    def __init__(self, edge: Edge, work: Work) -> None:
-        self._edge, self._work = edge, work
-        self._under_way = 0
-        self._of_tenant = Counter[UUID]()
+    def __init__(self, context: FlightContext, threads: ThreadPool) -> None:
+        self._context, self._threads = context, threads
+        self._active = 0  # calls, also those that are not authenticated yet
+        self._shares = FairShares(context.limits.streams)
         self._closed = False
-        self._idle = asyncio.Event()  # once it is closed
+        self._drained = asyncio.Event()  # set when no call is active after `drain` has begun
 
     async def drain(self, seconds: float) -> bool:
-        """Refuse new calls, and wait for those under way. Are they over?"""
+        """Reject new calls and wait for the active ones. Return True if all have ended in time."""
         self._closed = True
-        self._leave(0)
+        self._release(0)
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._idle.wait()
-        return self._idle.is_set()
+                await self._drained.wait()
+        return self._drained.is_set()
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
         handler = await continuation(details)
         _, service, method = details.method.split("/", 2) if details.method.count("/") == 2 else ("", "", "")
-        if handler is None or service != SERVICE:  # health, which anybody may ask for
+        if handler is None or service != SERVICE_NAME:  # the health service needs no authentication
             return handler
         if not handler.response_streaming:
-            return grpc.unary_unary_rpc_method_handler(self._one(method, handler.unary_unary))
+            return grpc.unary_unary_rpc_method_handler(self._wrap_unary(method, handler.unary_unary))
         if handler.request_streaming:
-            return grpc.stream_stream_rpc_method_handler(self._many(method, handler.stream_stream))
-        return grpc.unary_stream_rpc_method_handler(self._many(method, handler.unary_stream))
+            return grpc.stream_stream_rpc_method_handler(self._wrap_streaming(method, handler.stream_stream))
+        return grpc.unary_stream_rpc_method_handler(self._wrap_streaming(method, handler.unary_stream))
 
-    def _one(self, method: str, do: Callable[[Any, Call], Awaitable[bytes]]) -> Any:
-        async def answer(asked: Any, context: Any) -> bytes:
-            async with self._call(method, context) as call:
-                return await do(asked, call)
+    def _wrap_unary(self, method: str, handler: Callable[[Any, FlightCall], Awaitable[bytes]]) -> Any:
+        async def respond(request: Any, servicer: Any) -> bytes:
+            response = await self._serve(method, servicer, lambda call: handler(request, call))
+            return response or b""  # gRPC sends no response with an error status
 
-        return answer
+        return respond
 
-    def _many(self, method: str, do: Callable[[Any, Call], Any]) -> Any:
-        async def answer(asked: Any, context: Any) -> None:
-            async with self._call(method, context) as call, aclosing(do(asked, call)) as told:
-                async for message in told:
-                    await context.write(message)
+    def _wrap_streaming(self, method: str, handler: Callable[[Any, FlightCall], Any]) -> Any:
+        async def respond(request: Any, servicer: Any) -> None:
+            async def write_all(call: FlightCall) -> None:
+                async with aclosing(handler(request, call)) as messages:
+                    async for message in messages:
+                        await servicer.write(message)
 
-        return answer
+            await self._serve(method, servicer, write_all)
 
-    @asynccontextmanager
-    async def _call(self, method: str, context: Any) -> AsyncIterator[Call]:
-        request, start = _request_id(context), time.perf_counter()
-        call: Call | None = None
+        return respond
+
+    async def _serve(self, method: str, servicer: Any, handle: Callable[[FlightCall], Awaitable[T]]) -> T | None:
+        """Authenticate a call and handle it. An error becomes the status of the call.
+
+        The status is set and not raised: gRPC would keep the exception, and with it the last message, in a cycle.
+        """
+        request_id, start = _request_id(servicer), time.perf_counter()
+        call: FlightCall | None = None
         code = grpc.StatusCode.OK
-        self._under_way += 1
+        self._active += 1
         try:
             if self._closed:
-                raise Unavailable("server_stopping", "the server stops and takes no more calls; try again later")
-            _assert_room(self._under_way, self._edge.limits.streams)
-            caller = await who.caller(self._edge, self._work, context.invocation_metadata())
+                raise Unavailable("server_stopping")
+            if self._active > self._shares.capacity:
+                raise Unavailable("too_many_calls", limit=self._shares.capacity)
+            caller = await auth.authenticate_call(self._context, self._threads, servicer.invocation_metadata())
             task = asyncio.current_task()
             assert task
-            call = Call(self._edge, caller, self._work, context, task)
-            self._of_tenant[caller.tenant] += 1
-            _assert_room(self._of_tenant[caller.tenant], self._edge.limits.of_tenant)
-            yield call
+            with self._share(caller):
+                call = FlightCall(self._context, caller, self._threads, servicer, task)
+                return await handle(call)
         except asyncio.CancelledError:
             code = grpc.StatusCode.CANCELLED
             raise
-        except grpc.aio.InternalError:  # nobody is there to be answered
+        except grpc.aio.InternalError:  # the client has disconnected
             code = grpc.StatusCode.CANCELLED
         except Exception as error:
-            told = _told(error, request)
-            code = told.code
-            await context.abort(told.code, told.sentence, told.trailing)
+            code = _set_status(servicer, _to_status(error, request_id))
         finally:
-            self._leave(1)
             if call:
-                self._of_tenant[call.caller.tenant] -= 1
-            self._ended(method, code, call, request, time.perf_counter() - start)
+                call.release_memory()
+            self._release(1)
+            self._record(method, code, call, request_id, time.perf_counter() - start)
+        return None
 
-    def _leave(self, calls: int) -> None:
-        self._under_way -= calls
-        if self._closed and not self._under_way:
-            self._idle.set()
+    @contextmanager
+    def _share(self, caller: Caller) -> Iterator[None]:
+        """Count a call of a tenant and of a user."""
+        limits = {Exhausted.TENANT: self._shares.tenant_capacity, Exhausted.USER: self._shares.user_capacity}
+        if exhausted := self._shares.take(caller):
+            raise Unavailable("too_many_calls", limit=limits.get(exhausted, self._shares.capacity))
+        try:
+            yield
+        finally:
+            self._shares.give_back(caller)
 
-    def _ended(self, method: str, code: grpc.StatusCode, call: Call | None, request: str, seconds: float) -> None:
+    def _release(self, calls: int) -> None:
+        self._active -= calls
+        if self._closed and not self._active:
+            self._drained.set()
+
+    def _record(
+        self, method: str, code: grpc.StatusCode, call: FlightCall | None, request_id: str, seconds: float
+    ) -> None:
+        """Update the metrics and write the access log line of a finished call."""
         rows_in, rows_out = (call.rows_in, call.rows_out) if call else (0, 0)
-        self._edge.heard(Ended(method, code.name, seconds, rows_in, rows_out))
+        self._context.on_call(CallStats(method, code.name, seconds, rows_in, rows_out))
         facts = {
             "method": method,
             "code": code.name,
@@ -164,30 +205,31 @@ class Manners(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             "rows_out": rows_out,
             "tenant": call and str(call.caller.tenant),
             "user": call and str(call.caller.user),
-            "request_id": request,
+            "request_id": request_id,
         }
-        _access.info("call", extra={"facts": facts})
+        _access_log.info("call", extra={"facts": facts})
 
 
-def _assert_room(calls: int, most: int) -> None:
-    if calls > most:
-        raise Unavailable(
-            "too_many_calls", f"at most {most:,} calls at once; try again when others have ended", limit=most
-        )
+def _set_status(servicer: Any, call_status: status.CallStatus) -> grpc.StatusCode:
+    servicer.set_code(call_status.code)
+    servicer.set_details(call_status.message)
+    servicer.set_trailing_metadata(call_status.trailing_metadata)
+    return call_status.code
 
 
-def _told(error: Exception, request: str) -> errors.Told:
-    """What no caller can mend, whoever runs the server should know of."""
-    facts = {"facts": {"request_id": request}}
+def _to_status(error: Exception, request_id: str) -> status.CallStatus:
+    """Convert an error to a status, and log the errors that no caller can fix."""
+    facts = {"facts": {"request_id": request_id}}
     if not isinstance(error, PenstockError):
-        _log.error("a bug in Penstock: %s", type(error).__name__, exc_info=error, extra=facts)
-        return errors.bug(request)
-    told = errors.told(error, request)
-    if told.code in _OURS_TO_MEND:
+        _log.error("Unexpected error: %s", type(error).__name__, exc_info=error, extra=facts)
+        return status.internal_error_status(request_id)
+    call_status = status.to_call_status(error, request_id)
+    if call_status.code in _LOGGED_CODES and not isinstance(error, Conflict):
         _log.warning("%s: %s", error.reason, error.message, extra=facts)
-    return told
+    return call_status
 
 
-def _request_id(context: Any) -> str:
-    given = who.values(context.invocation_metadata(), errors.REQUEST)
-    return given[0] if len(given) == 1 and _ID.fullmatch(given[0]) else str(uuid4())
+def _request_id(servicer: Any) -> str:
+    """Return the client's request id if it is well-formed, otherwise a new one."""
+    values = auth.header_values(servicer.invocation_metadata(), status.REQUEST_ID_HEADER)
+    return values[0] if len(values) == 1 and _REQUEST_ID.fullmatch(values[0]) else str(uuid4())

@@ -1,4 +1,4 @@
-"""Arrow's messages in and out of FlightData: schemas, and batches of rows that are proven sound."""
+"""Convert schemas and record batches to and from the Arrow IPC messages in FlightData."""
 
 from collections.abc import Iterator
 
@@ -6,109 +6,96 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import Invalid
-from penstock.flight import flight_data as wire
-from penstock.storage import arrow_ipc as ipc
+from penstock.flight import flight_data
+from penstock.service.datasets import ipc_batches
 
-PIECE_BYTES = 3 << 20  # of a message that we send: many clients take 4 MiB and not more unless told to
-_MOST_HEADER = 4 << 20  # bytes
-_ALIGNED = 64
-_LENGTH = 8  # bytes in front of a header: four that go on, four that count
-_BROKEN = (
-    pa.ArrowException,
-    ValueError,
-    OSError,
-    MemoryError,
-    KeyError,
-)  # what Arrow says of bytes that are no message
+TARGET_MESSAGE_BYTES = 3 << 20  # many clients accept messages of at most 4 MiB by default
+_MAX_HEADER_BYTES = 4 << 20
+_ALIGNMENT_BYTES = 64
+_PREFIX_BYTES = 8  # in front of an IPC header: the continuation marker and the length, four bytes each
 
 
-def of_schema(schema: pa.Schema, descriptor: bytes | None = None) -> bytes:
-    """The first message of a stream; a client's says what the rows are for."""
-    return _told(schema.serialize(), descriptor)
+def encode_schema(schema: pa.Schema, descriptor: bytes | None = None) -> bytes:
+    """Return the first message of a stream; a client's first message also carries the descriptor."""
+    return _encode(schema.serialize(), descriptor)
 
 
-def of_batch(batch: pa.RecordBatch, most: int) -> Iterator[bytes]:
-    """The rows, in as many messages as it takes. One row is not cut; if it alone is over `most`, it cannot be sent."""
-    for piece in _pieces(batch):
-        message = _told(piece.serialize())
-        if len(message) > most:
-            raise Invalid("row_too_large", f"a row is too large to be sent: a message may have {most:,} bytes")
+def encode_batch(batch: pa.RecordBatch, max_bytes: int) -> Iterator[bytes]:
+    """Yield a batch as one or more messages of about TARGET_MESSAGE_BYTES.
+
+    Raises:
+        Invalid: a single row needs more than `max_bytes` (row_too_large)
+    """
+    for part in _split(batch):
+        message = _encode(part.serialize())
+        if len(message) > max_bytes:
+            raise Invalid("row_too_large.message", {"limit": max_bytes})
         yield message
 
 
-def schema_of(data: wire.Data) -> pa.Schema:
-    framed = _framed(data)
-    try:
-        message = pa.ipc.read_message(framed)
-        if message.type != "schema":
-            raise Invalid("no_schema", f"the rows begin with a {message.type}; a schema must come before them")
-        return pa.ipc.read_schema(message)
-    except Invalid:
-        raise
-    except _BROKEN as cause:
-        raise Invalid("broken_schema", f"the schema cannot be read: {_said(cause)}") from None
+def decode_schema(data: flight_data.FlightData) -> pa.Schema:
+    """Return the schema of the first message of a stream.
+
+    Raises:
+        Invalid: the message is another one (missing_schema), too large (schema_too_large) or broken (broken_schema)
+    """
+    return ipc_batches.decode_schema(_frame(data))
 
 
-def batch_of(data: wire.Data, schema: pa.Schema, most: int, row: int) -> pa.RecordBatch:
-    """A batch, checked in full. Unpacked it may have `most` bytes; `row` is the number of its first."""
-    framed = _framed(data)
-    try:
-        message = pa.ipc.read_message(framed)
-        match message.type:
-            case "record batch":
-                pass
-            case "dictionary":
-                raise Invalid("dictionary_sent", "dictionaries are not taken; send the values themselves", row=row)
-            case other:
-                raise Invalid("no_rows", f"a {other} comes where rows should; a stream has one schema", row=row)
-        if ipc.unpacked_size(message.metadata.to_pybytes(), pa.BufferReader(message.body or b"")) > most:
-            raise Invalid(
-                "batch_too_large", f"the batch at row {row:,} unpacks to more than {most:,} bytes", row=row, limit=most
-            )
-        batch = pa.ipc.read_record_batch(message, schema)
-        batch.validate()  # before anything is asked of it
-        batch.validate(full=True)  # without the full check a wild offset in a string column ends the process
-    except Invalid:
-        raise
-    except _BROKEN as cause:
-        raise Invalid("broken_batch", f"the rows from {row:,} on are broken: {_said(cause)}", row=row) from None
-    return batch
+def decode_batch(data: flight_data.FlightData, schema: pa.Schema, max_bytes: int, first_row: int) -> pa.RecordBatch:
+    """Return the record batch of a message, fully validated.
+
+    Args:
+        data: the message
+        schema: schema of the stream
+        max_bytes: limit for the decompressed size of the batch
+        first_row: number of the batch's first row in the stream, for error messages
+
+    Raises:
+        Invalid: the message has no valid record batch, or exceeds a limit
+    """
+    return ipc_batches.decode_batch(_frame(data), schema, max_bytes, first_row)
 
 
-def _told(message: pa.Buffer, descriptor: bytes | None = None) -> bytes:
-    """A message with its length in front, as FlightData, which tells the length by itself."""
-    size = int.from_bytes(message.slice(4, 4).to_pybytes(), "little")
-    return wire.encode(message.slice(_LENGTH, size), message.slice(_LENGTH + size), descriptor=descriptor)
+def memory_size(data: flight_data.FlightData, max_bytes: int) -> int:
+    """Return the memory that decoding a batch needs: a copy of the body, and the decompressed buffers.
+
+    Sizes above `max_bytes` count as `max_bytes`: `decode_batch` rejects such a batch, and messages that are broken.
+    """
+    size = min(ipc_batches.uncompressed_size(bytes(data.header), data.body), max_bytes)
+    return size if size == len(data.body) else size + len(data.body)
 
 
-def _framed(data: wire.Data) -> pa.Buffer:
-    """A message in memory of its own, its length in front, its body where Arrow wants it to begin."""
-    if len(data.header) > _MOST_HEADER:
-        raise Invalid("header_too_large", f"a message's header may have {_MOST_HEADER:,} bytes", limit=_MOST_HEADER)
-    body = -(-(_LENGTH + len(data.header)) // _ALIGNED) * _ALIGNED
-    whole = pa.allocate_buffer(body + len(data.body))
-    head = b"\xff\xff\xff\xff" + (body - _LENGTH).to_bytes(4, "little") + bytes(data.header)
-    room = np.frombuffer(whole, np.uint8)
-    room[:body] = np.frombuffer(head.ljust(body, b"\0"), np.uint8)
-    room[body:] = np.frombuffer(data.body, np.uint8)  # by numpy, which lets other threads go on meanwhile
-    return whole
+def _encode(message: pa.Buffer, descriptor: bytes | None = None) -> bytes:
+    """Convert an encapsulated IPC message to FlightData, which has no length prefix."""
+    header_bytes = int.from_bytes(message.slice(4, 4).to_pybytes(), "little")
+    header, body = message.slice(_PREFIX_BYTES, header_bytes), message.slice(_PREFIX_BYTES + header_bytes)
+    return flight_data.encode(header, body, descriptor=descriptor)
 
 
-def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def _frame(data: flight_data.FlightData) -> pa.Buffer:
+    """Copy a message into its own buffer as an encapsulated IPC message with an aligned body."""
+    if len(data.header) > _MAX_HEADER_BYTES:
+        raise Invalid("header_too_large", limit=_MAX_HEADER_BYTES)
+    body_offset = -(-(_PREFIX_BYTES + len(data.header)) // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+    framed = pa.allocate_buffer(body_offset + len(data.body))
+    head = b"\xff\xff\xff\xff" + (body_offset - _PREFIX_BYTES).to_bytes(4, "little") + bytes(data.header)
+    target = np.frombuffer(framed, np.uint8)
+    target[:body_offset] = np.frombuffer(head.ljust(body_offset, b"\0"), np.uint8)
+    target[body_offset:] = np.frombuffer(data.body, np.uint8)  # numpy releases the interpreter lock while it copies
+    return framed
+
+
+def _split(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Split a batch into parts of about TARGET_MESSAGE_BYTES."""
     size, rows = int(batch.nbytes), int(batch.num_rows)
-    if size <= PIECE_BYTES or rows == 1:
+    if size <= TARGET_MESSAGE_BYTES or rows == 1:
         yield batch
         return
-    step = max(1, rows * PIECE_BYTES // size)
+    step = max(1, rows * TARGET_MESSAGE_BYTES // size)
     for start in range(0, rows, step):
-        piece = batch.slice(start, step)
-        if piece.nbytes > PIECE_BYTES + PIECE_BYTES // 8:  # its rows are larger than others
-            yield from _pieces(piece)
+        part = batch.slice(start, step)
+        if part.nbytes > TARGET_MESSAGE_BYTES + TARGET_MESSAGE_BYTES // 8:  # its rows are larger than the average
+            yield from _split(part)
         else:
-            yield piece
-
-
-def _said(cause: BaseException) -> str:
-    """What Arrow says, on one line that can be printed."""
-    line = (str(cause).strip() or type(cause).__name__).splitlines()[0][:200]
-    return "".join(each if each.isprintable() else "?" for each in line)
+            yield part

@@ -1,4 +1,4 @@
-"""What can be read: tables listed, described, and streamed out as they were at one version."""
+"""Handlers of the reading RPCs: ListFlights, GetFlightInfo, GetSchema and DoGet."""
 
 import json
 from collections.abc import AsyncGenerator, Callable
@@ -11,37 +11,40 @@ import pyarrow as pa
 from penstock.core.caller import Caller
 from penstock.core.dataset.snapshot import Snapshot
 from penstock.errors import Invalid
-from penstock.flight import get_stream as outgoing
-from penstock.flight import commands, tables
-from penstock.flight.interceptor import Call
-from penstock.flight.commands import TableTicket, no_transaction
+from penstock.flight import commands, get_stream, tables
+from penstock.flight.commands import TableTicket, transaction_not_found
 from penstock.flight.flight_pb2 import Criteria, FlightDescriptor, FlightEndpoint, FlightInfo, SchemaResult, Ticket
+from penstock.flight.interceptor import FlightCall
 from penstock.service.datasets import read
 from penstock.service.workspace import Workspace
 
-BATCH_ROWS = 32 << 10  # what many slow readers hold at once follows from this
-UNKNOWN = -1
+BATCH_ROWS = 32 << 10  # bounds the memory of many slow readers
+UNKNOWN_COUNT = -1
 
-_FEW = 2  # streams that may be read ahead of need, on all cores: each then holds some two hundred megabytes
+_MAX_READ_AHEAD_STREAMS = 2  # streams that read ahead on all cores
+_READ_AHEAD_BYTES = 200 << 20  # of each of them
 
-# The rows that a ticket stands for, to its caller, in a transaction or at large; read ahead or not. May block.
-Opened = Callable[[Caller, TableTicket, UUID | None, bool], pa.RecordBatchReader]
+# Opens the rows of a ticket for a caller, with the id of a transaction or None; the flag allows read-ahead. May block.
+OpenReader = Callable[[Caller, TableTicket, UUID | None, bool], pa.RecordBatchReader]
 
 
-def at_large(ws: Workspace) -> Opened:
-    """Rows as all may see them; no transaction is known."""
+def committed_reader(ws: Workspace) -> OpenReader:
+    """Return an opener for committed versions. It rejects every transaction id."""
 
-    def opened(caller: Caller, ticket: TableTicket, transaction: UUID | None, ahead: bool) -> pa.RecordBatchReader:
+    def open_reader(
+        caller: Caller, ticket: TableTicket, transaction: UUID | None, read_ahead: bool
+    ) -> pa.RecordBatchReader:
         if transaction is not None:
-            raise no_transaction(str(transaction))
-        return rows(ws, caller, ticket, ahead=ahead)
+            raise transaction_not_found(str(transaction))
+        return open_table_reader(ws, caller, ticket, read_ahead=read_ahead)
 
-    return opened
+    return open_reader
 
 
-def rows(ws: Workspace, caller: Caller, ticket: TableTicket, *, ahead: bool) -> pa.RecordBatchReader:
-    snapshot = tables.find(ws, caller, ticket, ticket.version)
-    return read.rows(
+def open_table_reader(ws: Workspace, caller: Caller, ticket: TableTicket, *, read_ahead: bool) -> pa.RecordBatchReader:
+    """Open the committed rows that a ticket names."""
+    snapshot = tables.find_table(ws, caller, ticket, ticket.version)
+    return read.scan_rows(
         ws,
         caller,
         snapshot,
@@ -49,83 +52,87 @@ def rows(ws: Workspace, caller: Caller, ticket: TableTicket, *, ahead: bool) -> 
         where=ticket.filter,
         row_ids=ticket.rowid,
         batch_rows=BATCH_ROWS,
-        ahead=ahead,
+        read_ahead=read_ahead,
     )
 
 
-class Reads:
-    def __init__(self, opened: Opened) -> None:
-        self._opened = opened
-        self._under_way = 0
+class ReadHandlers:
+    def __init__(self, open_reader: OpenReader) -> None:
+        self._open_reader = open_reader
+        self._active = 0
 
-    async def get(self, ticket: Ticket, call: Call) -> AsyncGenerator[bytes, None]:
-        asked = commands.ticket(ticket.ticket)
-        self._under_way += 1
+    async def do_get(self, ticket: Ticket, call: FlightCall) -> AsyncGenerator[bytes, None]:
+        table = await call.parse(len(ticket.ticket), commands.parse_ticket, ticket.ticket)
+        self._active += 1
         try:
-            ahead = self._under_way <= _FEW
-            reader = await call.run(self._opened, call.caller, asked, call.transaction, ahead)
-            async with aclosing(outgoing.sent(call, reader)) as messages:
+            read_ahead = self._active <= _MAX_READ_AHEAD_STREAMS and call.reserve().try_grow(_READ_AHEAD_BYTES)
+            reader = await call.run(self._open_reader, call.caller, table, call.transaction, read_ahead)
+            async with aclosing(get_stream.encode_stream(call, reader)) as messages:
                 async for message in messages:
                     yield message
         finally:
-            self._under_way -= 1
+            self._active -= 1
 
-    async def schema(self, descriptor: FlightDescriptor, call: Call) -> bytes:
-        asked = commands.described(descriptor)
-        schema = await call.run(self._schema, call.caller, asked, call.transaction)
-        told: bytes = SchemaResult(schema=schema.serialize().to_pybytes()).SerializeToString()
-        return told
+    async def get_schema(self, descriptor: FlightDescriptor, call: FlightCall) -> bytes:
+        table = await call.parse(len(descriptor.cmd), commands.parse_descriptor, descriptor)
+        schema = await call.run(self._read_schema, call.caller, table, call.transaction)
+        response: bytes = SchemaResult(schema=schema.serialize().to_pybytes()).SerializeToString()
+        return response
 
-    async def info(self, descriptor: FlightDescriptor, call: Call) -> bytes:
-        asked = commands.described(descriptor)
-        return await call.run(self._info, call.edge.workspace, call.caller, asked, descriptor, call.transaction)
+    async def get_flight_info(self, descriptor: FlightDescriptor, call: FlightCall) -> bytes:
+        table = await call.parse(len(descriptor.cmd), commands.parse_descriptor, descriptor)
+        return await call.run(
+            self._flight_info, call.context.workspace, call.caller, table, descriptor, call.transaction
+        )
 
-    async def all(self, criteria: Criteria, call: Call) -> AsyncGenerator[bytes, None]:
-        """Every table that the caller may see."""
+    async def list_flights(self, criteria: Criteria, call: FlightCall) -> AsyncGenerator[bytes, None]:
+        """Yield a FlightInfo for every table of the caller's tenant."""
         if criteria.expression:
-            raise Invalid("unknown_criteria", "flights are listed without criteria; list_tables takes a schema's name")
-        for snapshot in await call.run(read.everything, call.edge.workspace, call.caller):
-            asked = TableTicket(snapshot.name.schema, snapshot.name.table)
-            path = FlightDescriptor(type=FlightDescriptor.PATH, path=[asked.schema_name, asked.table_name])
-            yield _described(_pinned(asked, snapshot), snapshot.schema, snapshot.version.rows, path)
+            raise Invalid("unknown_criteria")
+        for snapshot in await call.run(read.list_all, call.context.workspace, call.caller):
+            table = TableTicket(snapshot.name.schema, snapshot.name.table)
+            path = FlightDescriptor(type=FlightDescriptor.PATH, path=[table.schema_name, table.table_name])
+            yield _encode_info(_pin_version(table, snapshot), snapshot.schema, snapshot.version.rows, path)
 
-    def _schema(self, caller: Caller, asked: TableTicket, transaction: UUID | None) -> pa.Schema:
-        with self._opened(caller, asked, transaction, False) as reader:
+    def _read_schema(self, caller: Caller, table: TableTicket, transaction: UUID | None) -> pa.Schema:
+        with self._open_reader(caller, table, transaction, False) as reader:
             return reader.schema
 
-    def _info(
+    def _flight_info(
         self,
         ws: Workspace,
         caller: Caller,
-        asked: TableTicket,
+        table: TableTicket,
         descriptor: FlightDescriptor,
         transaction: UUID | None,
     ) -> bytes:
-        """The ticket reads the version that is described, unless a transaction has rows of its own."""
-        count = UNKNOWN
+        """Describe a table. Outside a transaction, the ticket is pinned to the described version."""
+        rows = UNKNOWN_COUNT
         if transaction is None:
-            snapshot = tables.find(ws, caller, asked, asked.version)
-            asked = _pinned(asked, snapshot)
-            count = snapshot.version.rows if asked.filter is None else UNKNOWN
-        return _described(asked, self._schema(caller, asked, transaction), count, descriptor)
+            snapshot = tables.find_table(ws, caller, table, table.version)
+            table = _pin_version(table, snapshot)
+            rows = snapshot.version.rows if table.filter is None else UNKNOWN_COUNT
+        return _encode_info(table, self._read_schema(caller, table, transaction), rows, descriptor)
 
 
-def _pinned(asked: TableTicket, snapshot: Snapshot) -> TableTicket:
-    return replace(asked, version=snapshot.version.number)
+def _pin_version(ticket: TableTicket, snapshot: Snapshot) -> TableTicket:
+    return replace(ticket, version=snapshot.version.number)
 
 
-def _described(ticket: TableTicket, schema: pa.Schema, count: int, descriptor: FlightDescriptor) -> bytes:
-    told: bytes = FlightInfo(
+def _encode_info(ticket: TableTicket, schema: pa.Schema, rows: int, descriptor: FlightDescriptor) -> bytes:
+    # An endpoint without a location is read from the server that returned it.
+    endpoint = FlightEndpoint(ticket=Ticket(ticket=_encode_ticket(ticket)))
+    response: bytes = FlightInfo(
         schema=schema.serialize().to_pybytes(),
         flight_descriptor=descriptor,
-        endpoint=[FlightEndpoint(ticket=Ticket(ticket=_spelled(ticket)))],  # no location: it is read where it was told
-        total_records=count,
-        total_bytes=UNKNOWN,
+        endpoint=[endpoint],
+        total_records=rows,
+        total_bytes=UNKNOWN_COUNT,
     ).SerializeToString()
-    return told
+    return response
 
 
-def _spelled(ticket: TableTicket) -> bytes:
+def _encode_ticket(ticket: TableTicket) -> bytes:
     members = {
         "schema_name": ticket.schema_name,
         "table_name": ticket.table_name,

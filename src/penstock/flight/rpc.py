@@ -1,4 +1,4 @@
-"""The methods of the Flight service: which there are, and who serves them."""
+"""Map the RPC methods of the Flight service to their handlers."""
 
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
@@ -7,30 +7,38 @@ from typing import Any, TypeVar
 import grpc
 from google.protobuf.message import DecodeError
 
+from penstock.core.caller import Role
 from penstock.errors import Invalid, Unsupported
+from penstock.flight import auth, flight_data
 from penstock.flight import flight_pb2 as pb
-from penstock.flight.table_actions import Action
-from penstock.flight.interceptor import SERVICE, Call
-from penstock.flight.put_stream import Incoming
-from penstock.flight.read_handlers import Opened, Reads
+from penstock.flight.context import FlightLimits
+from penstock.flight.interceptor import SERVICE_NAME, FlightCall
+from penstock.flight.put_stream import PutStream
+from penstock.flight.read_handlers import OpenReader, ReadHandlers
+from penstock.flight.table_actions import ActionHandler
+from penstock.service.admission import AsyncAdmissionControl
 
-# What becomes of rows that come in; what it gives are the answers, each the metadata of a PutResult.
-Put = Callable[[Incoming, Call], AsyncGenerator[bytes, None]]
+# Consumes a DoPut stream and yields the metadata of each PutResult.
+PutHandler = Callable[[PutStream, FlightCall], AsyncGenerator[bytes, None]]
 
-NOT_SERVED = {
-    "Handshake": "there is no handshake; send a token with every call: authorization: Bearer …",
-    "PollFlightInfo": "there is nothing to wait for; GetFlightInfo answers at once",
-    "DoExchange": "DoExchange is not served; DoPut writes and DoGet reads",
+UNIMPLEMENTED = {  # method -> reason
+    "PollFlightInfo": "not_implemented.poll_flight_info",
+    "DoExchange": "not_implemented.do_exchange",
 }
-_STREAMED = ("Handshake", "DoExchange")  # both ways
+_ADMISSION_SECONDS = 30  # that a DoPut call waits for others to end
+_BIDIRECTIONAL = ("DoExchange",)
 M = TypeVar("M")
 
 
-class Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Each method gets bytes, or a stream of them, and a call; and gives bytes, or a stream of them."""
+class FlightRpcHandler(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Dispatch RPC methods. A handler takes a request (bytes or a stream) and a call, and returns bytes or a stream."""
 
-    def __init__(self, put: Put, actions: Mapping[str, Action], opened: Opened) -> None:
-        self._put, self._actions, self._reads = put, actions, Reads(opened)
+    def __init__(
+        self, limits: FlightLimits, put: PutHandler, actions: Mapping[str, ActionHandler], open_reader: OpenReader
+    ) -> None:
+        self._put, self._actions, self._reads = put, actions, ReadHandlers(open_reader)
+        # A waiting call is not read: gRPC holds the bytes of its window, and no message.
+        self._puts = AsyncAdmissionControl(limits.puts, limits.streams)
         handlers = {
             "ListFlights": grpc.unary_stream_rpc_method_handler(self._list_flights),
             "GetFlightInfo": grpc.unary_unary_rpc_method_handler(self._get_flight_info),
@@ -38,64 +46,83 @@ class Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
             "DoGet": grpc.unary_stream_rpc_method_handler(self._do_get),
             "DoPut": grpc.stream_stream_rpc_method_handler(self._do_put),
             "DoAction": grpc.unary_stream_rpc_method_handler(self._do_action),
+            "Handshake": grpc.stream_stream_rpc_method_handler(self._handshake),
             "ListActions": grpc.unary_stream_rpc_method_handler(self._list_actions),
         }
-        for name, why in NOT_SERVED.items():
-            kind = grpc.stream_stream_rpc_method_handler if name in _STREAMED else grpc.unary_stream_rpc_method_handler
-            handlers[name] = kind(_refusal(why))
-        self._handlers = {f"/{SERVICE}/{name}": handler for name, handler in handlers.items()}
+        for name, reason in UNIMPLEMENTED.items():
+            is_bidirectional = name in _BIDIRECTIONAL
+            wrap = grpc.stream_stream_rpc_method_handler if is_bidirectional else grpc.unary_stream_rpc_method_handler
+            handlers[name] = wrap(_reject_with(reason))
+        self._handlers = {f"/{SERVICE_NAME}/{name}": handler for name, handler in handlers.items()}
 
     def service(self, details: Any) -> Any:
         return self._handlers.get(details.method)
 
-    def _list_flights(self, asked: bytes, call: Call) -> AsyncGenerator[bytes, None]:
-        return self._reads.all(_read(pb.Criteria, asked), call)
+    async def _list_flights(self, request: bytes, call: FlightCall) -> AsyncGenerator[bytes, None]:
+        async for info in self._reads.list_flights(await call.parse(len(request), _parse, pb.Criteria, request), call):
+            yield info
 
-    async def _get_flight_info(self, asked: bytes, call: Call) -> bytes:
-        return await self._reads.info(_read(pb.FlightDescriptor, asked), call)
+    async def _get_flight_info(self, request: bytes, call: FlightCall) -> bytes:
+        return await self._reads.get_flight_info(
+            await call.parse(len(request), _parse, pb.FlightDescriptor, request), call
+        )
 
-    async def _get_schema(self, asked: bytes, call: Call) -> bytes:
-        return await self._reads.schema(_read(pb.FlightDescriptor, asked), call)
+    async def _get_schema(self, request: bytes, call: FlightCall) -> bytes:
+        return await self._reads.get_schema(await call.parse(len(request), _parse, pb.FlightDescriptor, request), call)
 
-    def _do_get(self, asked: bytes, call: Call) -> AsyncGenerator[bytes, None]:
-        return self._reads.get(_read(pb.Ticket, asked), call)
+    async def _do_get(self, request: bytes, call: FlightCall) -> AsyncGenerator[bytes, None]:
+        ticket = await call.parse(len(request), _parse, pb.Ticket, request)
+        async with aclosing(self._reads.do_get(ticket, call)) as messages:
+            async for message in messages:
+                yield message
 
-    async def _do_put(self, _sent: Any, call: Call) -> AsyncGenerator[bytes, None]:
-        incoming = Incoming(call.read, call.work, call.edge.limits.message_bytes)
-        try:
-            async with aclosing(self._put(incoming, call)) as answers:
-                async for metadata in answers:
-                    yield pb.PutResult(app_metadata=metadata).SerializeToString()
-        finally:
-            call.rows_in += incoming.rows
-            incoming.close()
+    async def _do_put(self, _requests: Any, call: FlightCall) -> AsyncGenerator[bytes, None]:
+        call.caller.require(Role.DEVELOPER)
+        async with self._puts.admit(call.caller, _ADMISSION_SECONDS):
+            stream = PutStream(call.read, call.threads, call.context.limits.message_bytes, call.reserve)
+            try:
+                async with aclosing(self._put(stream, call)) as results:
+                    async for metadata in results:
+                        yield pb.PutResult(app_metadata=metadata).SerializeToString()
+            finally:
+                call.rows_in += stream.rows
+                stream.close()
 
-    async def _do_action(self, asked: bytes, call: Call) -> AsyncGenerator[bytes, None]:
-        action = _read(pb.Action, asked)
+    async def _do_action(self, request: bytes, call: FlightCall) -> AsyncGenerator[bytes, None]:
+        action = await call.parse(len(request), _parse, pb.Action, request)
         if action.type not in self._actions:
-            known = ", ".join(self._actions)
-            raise Unsupported("unknown_action", f"there is no action {action.type[:60]!a}; there are {known}")
-        yield pb.Result(body=await self._actions[action.type].do(call, action.body)).SerializeToString()
+            raise Unsupported("unknown_action", {"action": action.type[:60], "valid": list(self._actions)})
+        handler = self._actions[action.type]
+        call.caller.require(handler.role)
+        yield pb.Result(body=await handler.handle(call, action.body)).SerializeToString()
 
-    async def _list_actions(self, _asked: bytes, _call: Call) -> AsyncGenerator[bytes, None]:
+    async def _handshake(self, _requests: Any, call: FlightCall) -> AsyncGenerator[bytes, None]:
+        """Confirm the token of the call. Clients that take the token from the response receive it again."""
+        await call.read()
+        own = auth.header_values(call.servicer.invocation_metadata(), "authorization")
+        await call.servicer.send_initial_metadata(tuple(("authorization", value) for value in own))
+        yield pb.HandshakeResponse().SerializeToString()
+
+    async def _list_actions(self, _request: bytes, _call: FlightCall) -> AsyncGenerator[bytes, None]:
         for name, action in self._actions.items():
             yield pb.ActionType(type=name, description=action.description).SerializeToString()
 
 
-def no_put(_incoming: Incoming, _call: Call) -> AsyncGenerator[bytes, None]:
-    """For a server that only reads."""
-    raise Unsupported("not_served", "rows are not taken here")
+def reject_put(_stream: PutStream, _call: FlightCall) -> AsyncGenerator[bytes, None]:
+    """Reject DoPut, for a read-only server."""
+    raise Unsupported("not_implemented.do_put")
 
 
-def _refusal(why: str) -> Callable[[Any, Call], AsyncGenerator[bytes, None]]:
-    def refuse(_asked: Any, _call: Call) -> AsyncGenerator[bytes, None]:
-        raise Unsupported("not_served", why)
+def _reject_with(reason: str) -> Callable[[Any, FlightCall], AsyncGenerator[bytes, None]]:
+    def reject(_request: Any, _call: FlightCall) -> AsyncGenerator[bytes, None]:
+        raise Unsupported(reason)
 
-    return refuse
+    return reject
 
 
-def _read(kind: type[M], asked: bytes) -> M:
+def _parse(message_type: type[M], request: bytes) -> M:
+    flight_data.check_field_count(request)
     try:
-        return kind.FromString(asked)  # type: ignore[attr-defined, no-any-return]
+        return message_type.FromString(request)  # type: ignore[attr-defined, no-any-return]
     except DecodeError:
-        raise Invalid("bad_message", f"this is no {kind.__name__} message that can be read") from None
+        raise Invalid("bad_message.protobuf", {"message_type": message_type.__name__}) from None

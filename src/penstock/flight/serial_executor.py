@@ -1,4 +1,4 @@
-"""The work of one call, piece by piece: no two at once, also when the call is broken off and a thread still works."""
+"""Run the blocking steps of one call in threads, one at a time, even if the call is cancelled during a step."""
 
 import asyncio
 import threading
@@ -8,31 +8,32 @@ from contextlib import AbstractContextManager, asynccontextmanager
 from functools import partial
 from typing import ParamSpec, TypeVar
 
-from penstock.flight.interceptor import Call
+from penstock.flight.interceptor import FlightCall
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Turns:
-    def __init__(self, call: Call) -> None:
-        self._call, self._turn = call, threading.Lock()
+class SerialExecutor:
+    def __init__(self, call: FlightCall) -> None:
+        self._call, self._lock = call, threading.Lock()
 
-    async def run(self, do: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
-        return await self._call.run(self._in_turn, partial(do, *args, **options))
+    async def run(self, function: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+        """Run a function in a thread and return its result."""
+        return await self._call.run(self._run_locked, partial(function, *args, **options))
 
-    def later(self, do: Callable[[], object]) -> None:
-        """For what nobody waits for."""
-        self._call.work.begin(self._in_turn, do)
+    def submit(self, function: Callable[[], object]) -> None:
+        """Run a function in a thread without waiting for it."""
+        self._call.threads.submit(self._run_locked, function)
 
     @asynccontextmanager
-    async def within(self, block: AbstractContextManager[T]) -> AsyncIterator[T]:
-        """A `with` block that is entered and left in threads, and left in any case."""
-        entering = self._call.work.begin(self._in_turn, block.__enter__)
+    async def enter_context(self, block: AbstractContextManager[T]) -> AsyncIterator[T]:
+        """Enter and exit a context manager in threads. Every context that was entered is exited."""
+        entering = self._call.threads.submit(self._run_locked, block.__enter__)
         try:
             value = await asyncio.wrap_future(entering)
-        except asyncio.CancelledError:  # the thread may enter all the same
-            entering.add_done_callback(partial(self._leave, block))
+        except asyncio.CancelledError:  # the thread may still enter the context
+            entering.add_done_callback(partial(self._exit_cancelled, block))
             raise
         try:
             yield value
@@ -41,10 +42,10 @@ class Turns:
             raise
         await asyncio.shield(self.run(block.__exit__, None, None, None))
 
-    def _leave(self, block: AbstractContextManager[T], entered: "Future[T]") -> None:
+    def _exit_cancelled(self, block: AbstractContextManager[T], entered: "Future[T]") -> None:
         if not entered.cancelled() and entered.exception() is None:
-            self.later(partial(block.__exit__, asyncio.CancelledError, asyncio.CancelledError(), None))
+            self.submit(partial(block.__exit__, asyncio.CancelledError, asyncio.CancelledError(), None))
 
-    def _in_turn(self, do: Callable[[], T]) -> T:
-        with self._turn:
-            return do()
+    def _run_locked(self, function: Callable[[], T]) -> T:
+        with self._lock:
+            return function()

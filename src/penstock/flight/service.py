@@ -1,4 +1,4 @@
-"""The Flight service as a whole: tables are read and written on one port, at large or in transactions."""
+"""The Flight service: a server with its tables, streaming inserts and client transactions."""
 
 from datetime import timedelta
 from uuid import UUID
@@ -7,27 +7,25 @@ import pyarrow as pa
 
 from penstock.core.caller import Caller
 from penstock.errors import NotFound
-from penstock.flight import read_handlers as reads
-from penstock.flight import transaction_actions as transactions
-from penstock.flight import tables
-from penstock.flight.table_actions import ACTIONS
+from penstock.flight import read_handlers, tables, transaction_actions
 from penstock.flight.commands import TableTicket
-from penstock.flight.context import Edge
+from penstock.flight.context import FlightContext
 from penstock.flight.read_handlers import BATCH_ROWS
 from penstock.flight.server import FlightServer, Tls
-from penstock.flight.write_handlers import Writes
+from penstock.flight.table_actions import ACTIONS
+from penstock.flight.write_handlers import WriteHandlers
 from penstock.service.datasets import read
-from penstock.service.datasets.streaming_inserts import Inserts
-from penstock.service.datasets.read import Wanted
-from penstock.service.transactions.client import TIME_TO_LIVE, Transactions
+from penstock.service.datasets.read import ScanOptions
+from penstock.service.datasets.streaming_inserts import InsertService
+from penstock.service.transactions.client import TIME_TO_LIVE, ClientTransactions
 
 
 class FlightService:
-    TENDED = 5.0  # seconds between two calls of `tend`
+    EXPIRY_INTERVAL_SECONDS = 5.0  # between two calls of `expire_transactions`
 
     def __init__(
         self,
-        edge: Edge,
+        context: FlightContext,
         host: str,
         port: int,
         tls: Tls | None = None,
@@ -35,18 +33,18 @@ class FlightService:
         time_to_live: timedelta = TIME_TO_LIVE,
         auto_commit: bool = False,
     ) -> None:
-        self._ws = edge.workspace
-        self._inserts = Inserts(edge.workspace)
-        self._transactions = Transactions(edge.workspace, ttl=time_to_live, auto_commit=auto_commit)
-        writes = Writes(self._inserts, self._transactions)
+        self._ws = context.workspace
+        self._inserts = InsertService(context.workspace)
+        self._transactions = ClientTransactions(context.workspace, ttl=time_to_live, auto_commit=auto_commit)
+        writes = WriteHandlers(self._inserts, self._transactions)
         self._server = FlightServer(
-            edge,
+            context,
             host,
             port,
             tls,
             put=writes.put,
-            actions={**writes.actions, **transactions.actions(self._transactions), **ACTIONS},
-            opened=self._opened,
+            actions={**writes.actions, **transaction_actions.build_actions(self._transactions), **ACTIONS},
+            open_reader=self._open_reader,
         )
 
     @property
@@ -54,36 +52,38 @@ class FlightService:
         return self._server.address
 
     def start(self) -> int:
+        """Listen and return the port."""
         return self._server.start()
 
-    def tend(self) -> None:
-        """End transactions that are idle. To be called now and then."""
-        self._transactions.expire()
+    def expire_transactions(self) -> None:
+        """End idle transactions; call it every EXPIRY_INTERVAL_SECONDS."""
+        self._transactions.expire_idle()
 
     def drain(self) -> None:
+        """Reject new calls without waiting for the active ones."""
         self._server.drain()
 
     def stop(self) -> None:
-        """Calls under way have a while to end; transactions that are still open are aborted."""
+        """Let active calls finish within the drain time, then abort the open transactions."""
         self._server.stop()
         self._inserts.close()
         self._transactions.close()
 
-    def _opened(
-        self, caller: Caller, ticket: TableTicket, transaction: UUID | None, ahead: bool
+    def _open_reader(
+        self, caller: Caller, ticket: TableTicket, transaction: UUID | None, read_ahead: bool
     ) -> pa.RecordBatchReader:
         if transaction is None:
-            return reads.rows(self._ws, caller, ticket, ahead=ahead)
-        with tables.missing(self._ws, caller, ticket):
-            working = self._transactions.reading(caller, transaction, tables.name(ticket))
-        newest = working.base.version.number
+            return read_handlers.open_table_reader(self._ws, caller, ticket, read_ahead=read_ahead)
+        with tables.translate_not_found(self._ws, caller, ticket):
+            overlay = self._transactions.snapshot_for_read(caller, transaction, tables.dataset_name(ticket))
+        newest = overlay.base.version.number
         if ticket.version is None:
-            wanted = Wanted(ticket.columns, ticket.filter, ticket.rowid, BATCH_ROWS, ahead)
-            return read.rows_within(self._ws, working, wanted)
+            options = ScanOptions(ticket.columns, ticket.filter, ticket.rowid, BATCH_ROWS, read_ahead)
+            return read.scan_overlay(self._ws, overlay, options)
         if ticket.version > newest:
             raise NotFound(
-                "version_not_found",
-                f"this transaction knows nothing of version {ticket.version}; the newest when it began was {newest}",
+                "version_not_found.transaction",
+                {"version": ticket.version, "newest": newest},
                 requested_version=ticket.version,
             )
-        return reads.rows(self._ws, caller, ticket, ahead=ahead)
+        return read_handlers.open_table_reader(self._ws, caller, ticket, read_ahead=read_ahead)

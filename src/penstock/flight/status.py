@@ -1,15 +1,28 @@
-"""Every error as a gRPC status: a code, a sentence, and for clients that look closer its reason and facts."""
+"""Convert errors to gRPC statuses: a code and a message, with the reason and facts in the trailing metadata."""
 
 import json
 from dataclasses import dataclass
 
 import grpc
 
-from penstock.errors import (BEHIND, AlreadyExists, Conflict, Forbidden, Invalid, NotFound, PenstockError, Unauthenticated, Unavailable, Undecided, Unsupported)
+from penstock.errors import (
+    PUBLIC_MESSAGES,
+    AlreadyExists,
+    CommitStateUnknown,
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotFound,
+    PenstockError,
+    Unauthenticated,
+    Unavailable,
+    Unsupported,
+)
 
-KIND, REASON, FACTS, REQUEST = "penstock-kind", "penstock-reason", "penstock-facts", "x-request-id"
+KIND_HEADER, REASON_HEADER, FACTS_HEADER = "penstock-kind", "penstock-reason", "penstock-facts"
+REQUEST_ID_HEADER = "x-request-id"
 
-CODE: dict[type[PenstockError], grpc.StatusCode] = {
+CODE_BY_KIND: dict[type[PenstockError], grpc.StatusCode] = {
     Invalid: grpc.StatusCode.INVALID_ARGUMENT,
     Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
     Forbidden: grpc.StatusCode.PERMISSION_DENIED,
@@ -17,50 +30,58 @@ CODE: dict[type[PenstockError], grpc.StatusCode] = {
     AlreadyExists: grpc.StatusCode.ALREADY_EXISTS,
     Conflict: grpc.StatusCode.ABORTED,
     Unsupported: grpc.StatusCode.FAILED_PRECONDITION,
-    Undecided: grpc.StatusCode.UNKNOWN,
+    CommitStateUnknown: grpc.StatusCode.UNKNOWN,
     Unavailable: grpc.StatusCode.UNAVAILABLE,
 }
 
-# Reasons that gRPC has a better word for than their kind's.
-CODE_OF: dict[str, grpc.StatusCode] = {
+# Reasons with a more specific gRPC code than the code of their kind.
+CODE_BY_REASON: dict[str, grpc.StatusCode] = {
     **dict.fromkeys(
         (
-            "batch_too_large", "command_too_large", "header_too_large", "returned_too_large", "row_too_large",
-            "too_many_calls", "too_many_row_ids", "too_many_transactions", "write_too_large",
+            "batch_too_large", "command_too_large", "header_too_large", "memory_exhausted", "returned_too_large",
+            "row_too_large", "schema_too_large", "tenant_busy", "tenant_memory_exhausted", "too_many_calls", "too_many_row_ids", "too_many_transactions", "write_too_large",
         ),
         grpc.StatusCode.RESOURCE_EXHAUSTED,
     ),
-    "not_served": grpc.StatusCode.UNIMPLEMENTED,
+    **dict.fromkeys(("dataset_locked", "transaction_busy"), grpc.StatusCode.UNAVAILABLE),  # busy, not a conflict
+    "request_cancelled": grpc.StatusCode.CANCELLED,
+    "not_implemented": grpc.StatusCode.UNIMPLEMENTED,
     "unknown_action": grpc.StatusCode.UNIMPLEMENTED,
 }  # fmt: skip
 
-# A client refuses an answer whose headers have more than 8 KiB, and %-escapes make three bytes of one.
-_MOST_SENTENCE, _MOST_FACTS = 1_500, 2_000
+# Clients reject a response with more than 8 KiB of headers, and percent-encoding can triple the size of a message.
+_MAX_MESSAGE_BYTES, _MAX_FACTS_CHARACTERS = 1_500, 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class CallStatus:
     code: grpc.StatusCode
-    sentence: str
-    trailing: tuple[tuple[str, str], ...]
+    message: str
+    trailing_metadata: tuple[tuple[str, str], ...]
 
 
-def code(error: PenstockError) -> grpc.StatusCode:
-    return CODE_OF.get(error.reason, CODE[type(error)])
+def status_code(error: PenstockError) -> grpc.StatusCode:
+    """Return the gRPC code of an error."""
+    return CODE_BY_REASON.get(error.reason, CODE_BY_KIND[type(error)])
 
 
-def told(error: PenstockError, request: str) -> Told:
-    """The error as a caller may hear it."""
-    behind = BEHIND.get(error.reason)
-    sentence = (behind or error.message).encode("utf-8", "backslashreplace")[:_MOST_SENTENCE].decode("utf-8", "ignore")
-    facts = "{}" if behind else json.dumps(error.context, default=str)
-    trailing = [(KIND, error.kind), (REASON, error.reason), (REQUEST, request)]
-    if len(facts) <= _MOST_FACTS:
-        trailing.append((FACTS, facts))
-    return Told(code(error), sentence, tuple(trailing))
+def to_call_status(error: PenstockError, request_id: str) -> CallStatus:
+    """Return the status for an error, without details of the server's files and databases."""
+    public_message = PUBLIC_MESSAGES.get(error.reason)
+    encoded = (public_message or error.message).encode("utf-8", "backslashreplace")
+    facts = "{}" if public_message else json.dumps(error.context, default=str)
+    trailing_metadata = [
+        (KIND_HEADER, error.kind),
+        (REASON_HEADER, error.reason),
+        (REQUEST_ID_HEADER, request_id),
+    ]
+    if len(facts) <= _MAX_FACTS_CHARACTERS:
+        trailing_metadata.append((FACTS_HEADER, facts))
+    message = encoded[:_MAX_MESSAGE_BYTES].decode("utf-8", "ignore")
+    return CallStatus(status_code(error), message, tuple(trailing_metadata))
 
 
-def bug(request: str) -> Told:
-    """What the caller hears of an error that is none of ours. The log has the rest."""
-    sentence = f"something went wrong that is not your fault; the log tells more under request {request}"
-    return Told(grpc.StatusCode.INTERNAL, sentence, ((REASON, "internal_error"), (REQUEST, request)))
+def internal_error_status(request_id: str) -> CallStatus:
+    """Return the status for an unexpected exception; its details are only in the log."""
+    trailing_metadata = ((REASON_HEADER, "internal_error"), (REQUEST_ID_HEADER, request_id))
+    return CallStatus(grpc.StatusCode.INTERNAL, f"Internal error. Request id: {request_id}", trailing_metadata)

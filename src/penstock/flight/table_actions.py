@@ -1,101 +1,118 @@
-"""What DoAction knows: a table of actions, and those of them that are about tables."""
+"""DoAction handlers for tables: list, create and drop."""
 
+import base64
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.core.caller import Caller
+from penstock.core.caller import Caller, Role
+from penstock.core.schema.canonical import canonical_schema
 from penstock.errors import AlreadyExists, Unsupported
 from penstock.flight import commands, tables
-from penstock.flight.interceptor import TRANSACTION, Call
-from penstock.flight.commands import CreateTable, ListTables, Table
-from penstock.service.datasets import alter
-from penstock.service.datasets import read
-from penstock.service.datasets import write
+from penstock.flight.commands import CreateTable, DropTable, ListTables
+from penstock.flight.interceptor import TRANSACTION_HEADER, FlightCall
+from penstock.service.datasets import alter, read, write
 from penstock.service.workspace import Workspace
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class ActionHandler:
     description: str
-    do: Callable[[Call, bytes], Awaitable[bytes]]  # the body of the answer for the body of the request
+    role: Role  # required of the caller, before the body is parsed
+    handle: Callable[[FlightCall, bytes], Awaitable[bytes]]  # takes the request body and returns the response body
 
 
-def answer(**facts: Any) -> bytes:
-    return json.dumps(facts).encode()
+def encode_response(**members: Any) -> bytes:
+    return json.dumps(members).encode()
 
 
-async def list_schemas(call: Call, body: bytes) -> bytes:
-    commands.list_schemas(body)
-    return answer(schemas=await call.run(read.schema_names, call.edge.workspace, call.caller))
+async def list_schemas(call: FlightCall, body: bytes) -> bytes:
+    await call.parse(len(body), commands.parse_list_schemas, body)
+    return encode_response(schemas=await call.run(read.schema_names, call.context.workspace, call.caller))
 
 
-async def list_tables(call: Call, body: bytes) -> bytes:
-    return await call.run(_list_tables, call.edge.workspace, call.caller, commands.list_tables(body))
+async def list_tables(call: FlightCall, body: bytes) -> bytes:
+    command = await call.parse(len(body), commands.parse_list_tables, body)
+    return await call.run(_list_tables, call.context.workspace, call.caller, command)
 
 
-async def create_table(call: Call, body: bytes) -> bytes:
-    _refuse_transaction(call, "create_table")
-    return await call.run(_create_table, call.edge.workspace, call.caller, commands.create_table(body))
+async def create_table(call: FlightCall, body: bytes) -> bytes:
+    _reject_transaction(call, "create_table")
+    command = await call.run(commands.parse_create_table, body)
+    return await call.run(_create_table, call.context.workspace, call.caller, command)
 
 
-async def drop_table(call: Call, body: bytes) -> bytes:
-    _refuse_transaction(call, "drop_table")
-    return await call.run(_drop_table, call.edge.workspace, call.caller, commands.drop_table(body))
+async def drop_table(call: FlightCall, body: bytes) -> bytes:
+    _reject_transaction(call, "drop_table")
+    command = await call.parse(len(body), commands.parse_drop_table, body)
+    return await call.run(_drop_table, call.context.workspace, call.caller, command)
 
 
-ACTIONS: Mapping[str, Action] = {
-    "list_schemas": Action("The schemas that have tables. No body.", list_schemas),
-    "list_tables": Action('Tables with their newest versions. Body: {"schema_name"?}', list_tables),
-    "create_table": Action(
-        'Make a table. Body: {"schema_name", "table_name", "arrow_schema": base64 of an Arrow IPC schema, '
+ACTIONS: Mapping[str, ActionHandler] = {
+    "list_schemas": ActionHandler("List the schemas that have tables. No body.", Role.VIEWER, list_schemas),
+    "list_tables": ActionHandler(
+        'List tables with their newest versions. Body: {"schema_name"?}', Role.VIEWER, list_tables
+    ),
+    "create_table": ActionHandler(
+        'Create a table. Body: {"schema_name", "table_name", "arrow_schema": base64 of an Arrow IPC schema, '
         '"row_ids"?: true, "read_only"?: false}',
+        Role.DEVELOPER,
         create_table,
     ),
-    "drop_table": Action('Take a table out of sight. Body: {"schema_name", "table_name"}', drop_table),
+    "drop_table": ActionHandler(
+        'Drop a table. Body: {"schema_name", "table_name", "force"?: false}', Role.ADMIN, drop_table
+    ),
 }
 
 
-def _list_tables(ws: Workspace, caller: Caller, asked: ListTables) -> bytes:
-    there = read.everything(ws, caller)
-    if asked.schema_name is not None:
-        there = [each for each in there if each.name.schema.lower() == asked.schema_name.lower()]
-        if not there:
-            tables.check_schema(ws, caller, asked.schema_name)
-    return answer(
+def _list_tables(ws: Workspace, caller: Caller, command: ListTables) -> bytes:
+    snapshots = read.list_all(ws, caller)
+    if command.schema_name is not None:
+        schema = command.schema_name.lower()
+        snapshots = [snapshot for snapshot in snapshots if snapshot.name.schema.lower() == schema]
+        if not snapshots:
+            tables.check_schema_exists(ws, caller, command.schema_name)
+    return encode_response(
         tables=[
             {
-                "schema_name": each.name.schema,
-                "table_name": each.name.table,
-                "version": each.version.number,
-                "rows": each.version.rows,
+                "schema_name": snapshot.name.schema,
+                "table_name": snapshot.name.table,
+                "version": snapshot.version.number,
+                "rows": snapshot.version.rows,
             }
-            for each in there
+            for snapshot in snapshots
         ]
     )
 
 
-def _create_table(ws: Workspace, caller: Caller, asked: CreateTable) -> bytes:
-    name = asked.name
+def _create_table(ws: Workspace, caller: Caller, command: CreateTable) -> bytes:
+    name = command.name
     try:
-        receipt = write.create(ws, caller, name, asked.arrow_schema, row_ids=asked.row_ids, read_only=asked.read_only)
-    except AlreadyExists as refusal:
-        if refusal.reason != "dataset_exists":
-            raise
-        raise AlreadyExists("dataset_exists", f"table {str(name)!r} already exists", dataset=str(name)) from None
-    [made] = receipt.written
-    return answer(status="success", schema_name=name.schema, table_name=name.table, version=made.version)
-
-
-def _drop_table(ws: Workspace, caller: Caller, asked: Table) -> bytes:
-    with tables.missing(ws, caller, asked):
-        alter.drop(ws, caller, tables.find(ws, caller, asked).dataset)
-    return answer(status="success", schema_name=asked.schema_name, table_name=asked.table_name)
-
-
-def _refuse_transaction(call: Call, action: str) -> None:
-    if call.transaction is not None:
-        raise Unsupported(
-            "not_in_transaction", f"{action} is never part of a transaction; send it without {TRANSACTION}"
+        receipt = write.create(
+            ws, caller, name, command.arrow_schema, row_ids=command.row_ids, read_only=command.read_only
         )
+    except AlreadyExists as error:
+        if error.reason != "dataset_exists":
+            raise
+        raise AlreadyExists("dataset_exists.table", dataset=str(name)) from None
+    [written] = receipt.written
+    stored = canonical_schema(command.arrow_schema)
+    return encode_response(
+        status="success",
+        schema_name=name.schema,
+        table_name=name.table,
+        version=written.version,
+        arrow_schema=base64.b64encode(stored.serialize()).decode(),
+    )
+
+
+def _drop_table(ws: Workspace, caller: Caller, command: DropTable) -> bytes:
+    with tables.translate_not_found(ws, caller, command):
+        alter.drop(ws, caller, tables.find_table(ws, caller, command).dataset, force=command.force)
+    return encode_response(status="success", schema_name=command.schema_name, table_name=command.table_name)
+
+
+def _reject_transaction(call: FlightCall, action: str) -> None:
+    if call.transaction is not None:
+        raise Unsupported("not_in_transaction", {"action": action, "header": TRANSACTION_HEADER})

@@ -1,4 +1,4 @@
-"""Threads for what blocks: disk, catalog, decoding. Nobody holds one while a client is waited for."""
+"""Thread pool for blocking work: disk, catalog, decoding. No thread waits for a client."""
 
 import asyncio
 import contextvars
@@ -11,23 +11,23 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Work:
+class ThreadPool:
     def __init__(self, threads: int) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="penstock flight")
-        self._under_way: set[Future[object]] = set()
+        self._pending: set[Future[object]] = set()
 
-    async def run(self, do: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
-        """Whoever gives up waiting leaves the work going on: a thread cannot be stopped."""
-        return await asyncio.wrap_future(self.begin(do, *args, **options))
+    async def run(self, function: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+        """Run a function in a thread and return its result. Cancelling the wait does not stop the thread."""
+        return await asyncio.wrap_future(self.submit(function, *args, **options))
 
-    def begin(self, do: Callable[P, T], *args: P.args, **options: P.kwargs) -> "Future[T]":
-        """The same, for who does not wait yet."""
-        begun = self._pool.submit(contextvars.copy_context().run, partial(do, *args, **options))
-        self._under_way.add(begun)  # type: ignore[arg-type]
-        begun.add_done_callback(self._under_way.discard)
-        return begun
+    def submit(self, function: Callable[P, T], *args: P.args, **options: P.kwargs) -> "Future[T]":
+        """Run a function in a thread and return its future."""
+        future = self._pool.submit(contextvars.copy_context().run, partial(function, *args, **options))
+        self._pending.add(future)  # type: ignore[arg-type]
+        future.add_done_callback(self._pending.discard)
+        return future
 
     def close(self, seconds: float) -> bool:
-        """Take no more, and wait for what is under way. Is all of it over?"""
+        """Reject new work and wait for the running work. Return True if all of it has ended in time."""
         self._pool.shutdown(wait=False, cancel_futures=True)
-        return not wait(list(self._under_way), seconds).not_done
+        return not wait(list(self._pending), seconds).not_done

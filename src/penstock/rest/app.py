@@ -1,59 +1,70 @@
-"""The application: routes, manners and errors, put together."""
+"""Assemble the REST application: routes, middleware and error handlers."""
 
 from collections.abc import Callable
 
 from fastapi import Depends, FastAPI, Response
 
-from penstock.rest.routes import datasets
-from penstock.rest.openapi import document as documents
-from penstock.rest import problems as errors
-from penstock.rest.routes import result_schemas as gts
-from penstock.rest.routes import health
-from penstock.rest.routes import me
-from penstock.rest.routes import operations
-from penstock.rest.routes import pipelines
-from penstock.rest.routes import dataset_profile as profiles
-from penstock.rest.routes import queries
-from penstock.rest.routes import query_results as results
-from penstock.rest.routes import runs
-from penstock.rest.requests.query_params import known
-from penstock.rest.context import Edge
-from penstock.rest.middleware import Bounded, Observed
+from penstock.rest import problems
+from penstock.rest.context import RestContext
 from penstock.rest.metrics import Metrics
+from penstock.rest.middleware import AccessLogMiddleware, LimitsMiddleware
+from penstock.rest.openapi import document as openapi_document
+from penstock.rest.requests.query_params import reject_unknown_params
+from penstock.rest.routes import (
+    api_docs,
+    dataset_profile,
+    datasets,
+    health,
+    me,
+    operations,
+    pipelines,
+    queries,
+    query_results,
+    result_schemas,
+    runs,
+)
 
 ROUTERS = (
-    gts.router,
+    result_schemas.router,
     queries.router,
-    results.router,
+    query_results.router,
     datasets.router,
-    profiles.router,
+    dataset_profile.router,
     operations.router,
     pipelines.router,
     runs.router,
     me.router,
     health.router,
-    documents.router,
+    api_docs.router,
 )
-OPEN = (health.router, documents.router)  # to probes and browsers, which add to an address what they like
+PUBLIC_ROUTERS = (
+    health.router,
+    api_docs.router,
+)  # unknown query parameters are ignored: probes and browsers add their own
 
 
-def application(edge: Edge, add: Callable[[FastAPI], None] = lambda _: None) -> FastAPI:
-    """What a server serves. The workspace is the caller's, to open and to close. `add` may bring more to serve."""
+def create_app(context: RestContext, extend: Callable[[FastAPI], None] = lambda _: None) -> FastAPI:
+    """Create the ASGI application.
+
+    Args:
+        context: the services that the routes call; its owner opens and closes the workspace
+        extend: adds further routes, such as the web UI
+    """
     app = FastAPI(
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        default_response_class=Response,  # the document says of an answer what its route says, not that it might be JSON
+        default_response_class=Response,  # keeps the framework from documenting a JSON body for every response
     )
     for router in ROUTERS:
-        app.include_router(router, dependencies=[] if router in OPEN else [Depends(known)])
-    app.state.edge = edge
-    app.state.metrics = Metrics(edge.runner, edge.results)
+        app.include_router(router, dependencies=[] if router in PUBLIC_ROUTERS else [Depends(reject_unknown_params)])
+    app.state.context = context
+    app.state.metrics = Metrics(context.run_worker, context.query_executor, context.executor, context.workspace.memory)
     app.state.routes = [route for router in ROUTERS for route in router.routes]
-    errors.install(app)
-    documents.install(app)
-    add(app)
-    app.add_middleware(Bounded, limits=edge.limits)
-    app.add_middleware(Observed, metrics=app.state.metrics)  # the last one added sees a request first
+    problems.install(app)
+    openapi_document.install(app)
+    extend(app)
+    app.add_middleware(LimitsMiddleware, limits=context.limits)
+    app.add_middleware(AccessLogMiddleware, metrics=app.state.metrics)  # added last, so it is the outermost one
     return app

@@ -1,27 +1,34 @@
-"""Who sends this request? A caller, by the token in its one authorization header."""
+"""Authenticate requests by the bearer token in the Authorization header."""
 
 from fastapi import Request
 from fastapi.concurrency import run_in_threadpool
 
 from penstock.core.caller import Caller
+from penstock.core.request_origin import LOOPBACK_HOSTS, is_cross_site, is_loopback
 from penstock.errors import Forbidden
-from penstock.rest.context import edge_of
-from penstock.service.auth.tokens import bearer
-
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")  # names that no other site can have: a page of one cannot call here
+from penstock.rest.context import context_of
+from penstock.service.auth.tokens import authenticate
 
 
-async def caller(request: Request) -> Caller:
-    """The dependency of every route that works for somebody. A secret takes no time; keys may have to be fetched."""
-    edge = edge_of(request)
+async def authenticate_request(request: Request) -> Caller:
+    """Return the caller of a request; a dependency of every route that needs one.
+
+    Raises:
+        Unauthenticated: the token is missing or invalid
+        Forbidden: the request has no token, and was not sent to the loopback address or comes from another site
+    """
+    context = context_of(request)
     headers = request.headers.getlist("authorization")
-    if edge.dev and not headers and request.url.hostname not in _LOOPBACK:
-        raise Forbidden(
-            "not_loopback", f"without a token this is for {', '.join(_LOOPBACK)} only, whatever name was used"
-        )
-    asked = (edge.tokens, edge.dev, headers)
-    waits = edge.tokens is not None and edge.tokens.may_wait
-    found = await run_in_threadpool(bearer, *asked) if waits else bearer(*asked)
-    edge.tenants.add(found.tenant)
-    request.state.caller = found  # for the log
-    return found
+    if context.dev_caller and not headers:  # any page that the developer opens in a browser could send such a request
+        if not is_loopback(request.headers.get("host", "")):
+            raise Forbidden("not_loopback", {"hosts": ", ".join(LOOPBACK_HOSTS)})
+        if is_cross_site(request.method, request.headers):
+            raise Forbidden("cross_site")
+    arguments = (context.tokens, context.dev_caller, headers)
+    if context.tokens is not None and context.tokens.may_fetch_keys:  # network access: not on the event loop
+        caller = await run_in_threadpool(authenticate, *arguments)
+    else:
+        caller = authenticate(*arguments)
+    context.tenants.add(caller.tenant)
+    request.state.caller = caller  # read by the access log
+    return caller

@@ -1,4 +1,4 @@
-"""Every error as `application/problem+json` (RFC 9457), with the `error` sentence that clients look for."""
+"""Problem documents: map every error to `application/problem+json` (RFC 9457)."""
 
 import json
 import logging
@@ -14,12 +14,24 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
-from penstock.errors import (BEHIND, AlreadyExists, Conflict, Forbidden, Invalid, NotFound, PenstockError, Unauthenticated, Unavailable, Undecided, Unsupported)
+from penstock.errors import (
+    AlreadyExists,
+    CommitStateUnknown,
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotFound,
+    PenstockError,
+    Unauthenticated,
+    Unavailable,
+    Unsupported,
+    public_error,
+)
 
 MEDIA_TYPE = "application/problem+json"
-RETRY_AFTER = 1  # seconds
+RETRY_AFTER_SECONDS = 1
 
-STATUS: dict[type[PenstockError], int] = {
+STATUS_BY_KIND: dict[type[PenstockError], int] = {
     Invalid: 400,
     Unauthenticated: 401,
     Forbidden: 403,
@@ -27,20 +39,23 @@ STATUS: dict[type[PenstockError], int] = {
     AlreadyExists: 409,
     Conflict: 409,
     Unsupported: 409,
-    Undecided: 500,
+    CommitStateUnknown: 500,
     Unavailable: 503,
 }
 
-# Reasons that HTTP has a better number for than their kind's.
-STATUS_OF: dict[str, int] = {
+# Reasons with a more specific status than that of their kind.
+STATUS_BY_REASON: dict[str, int] = {
     "method_not_allowed": 405,
     "not_acceptable": 406,
     "body_timed_out": 408,
     "precondition_failed": 412,
     "body_too_large": 413,
+    "too_many_values": 413,
     "write_too_large": 413,
     "url_too_long": 414,
     "unsupported_media_type": 415,
+    "tenant_busy": 429,
+    "tenant_memory_exhausted": 429,
     "internal_error": 500,
     "schema_mismatch": 500,
     "schema_unavailable": 500,
@@ -48,8 +63,8 @@ STATUS_OF: dict[str, int] = {
     "type_not_for_engine": 501,
 }
 
-# What `error` says where clients rely on the words; elsewhere it is the title.
-SENTENCES: dict[str, str] = {
+# The member `error` where a contract fixes its sentence; elsewhere it equals the title.
+CONTRACT_SENTENCES: dict[str, str] = {
     "schema_not_found": "Schema not found",
     "non_scalar_field": "Only scalar types allowed in query returns",
     "schema_name_taken": "Schema name already exists",
@@ -58,56 +73,60 @@ SENTENCES: dict[str, str] = {
     "schema_mismatch": "Schema mismatch",
     "schema_unavailable": "Schema not found",
     "role_too_low": "Insufficient permissions",
-    "no_role": "Insufficient permissions",
+    "missing_role": "Insufficient permissions",
 }
 
-_NO_TOKEN = "no_token"  # the one refusal of a caller who sent nothing that could be wrong
+_MISSING_TOKEN = "missing_token"  # the one 401 without error="invalid_token" (RFC 6750)
 _log = logging.getLogger(__name__)
-_OWN = ("type", "title", "status", "detail", "instance", "code", "error")
+_RESERVED_MEMBERS = ("type", "title", "status", "detail", "instance", "code", "error")
 
 
 def install(app: FastAPI) -> None:
-    """Let every error that a route raises, and every one of the framework's own, be told in our way."""
-    app.add_exception_handler(PenstockError, _ours)
-    app.add_exception_handler(HTTPException, _starlettes)
-    app.add_exception_handler(RequestValidationError, _fastapis)
+    """Register the handlers of Penstock errors and of the framework's own errors."""
+    app.add_exception_handler(PenstockError, _handle_penstock_error)
+    app.add_exception_handler(HTTPException, _handle_http_exception)
+    app.add_exception_handler(RequestValidationError, _handle_validation_error)
 
 
-def status(error: PenstockError) -> int:
-    return STATUS_OF.get(error.reason, STATUS[type(error)])
+def status_of(error: PenstockError) -> int:
+    """Return the HTTP status of an error."""
+    return STATUS_BY_REASON.get(error.reason, STATUS_BY_KIND[type(error)])
 
 
-def answer(error: PenstockError, path: str) -> Response:
-    return _response(problem(error.reason, status(error), error.message, path, error.context), headers(error))
+def problem_response(error: PenstockError, path: str) -> Response:
+    """Return the problem document of an error as a response."""
+    return _response(
+        problem_document(error.reason, status_of(error), error.message, path, error.context), error_headers(error)
+    )
 
 
-def headers(error: PenstockError) -> dict[str, str]:
-    """What an answer says besides its body, whatever shape that has."""
-    code, said = status(error), dict[str, str]()
+def error_headers(error: PenstockError) -> dict[str, str]:
+    """Return the response headers of an error: WWW-Authenticate and Retry-After."""
+    code, headers = status_of(error), dict[str, str]()
     if code == 401:
-        said["www-authenticate"] = "Bearer" if error.reason == _NO_TOKEN else 'Bearer error="invalid_token"'
-    if error.retry and code in (409, 503):
-        said["retry-after"] = str(RETRY_AFTER)
-    return said
+        headers["www-authenticate"] = "Bearer" if error.reason == _MISSING_TOKEN else 'Bearer error="invalid_token"'
+    if error.retry and code in (409, 429, 503):
+        headers["retry-after"] = str(RETRY_AFTER_SECONDS)
+    return headers
 
 
-def heard(error: PenstockError) -> PenstockError:
-    """The error as a caller may hear it. What no caller can mend, whoever runs the server should know of."""
-    if status(error) >= 500:
+def redact(error: PenstockError) -> PenstockError:
+    """Return the error without internal details. Log server errors, which only an operator can fix."""
+    if status_of(error) >= 500:
         _log.warning("%s: %s", error.reason, error.message)
-    said = BEHIND.get(error.reason)
-    return type(error)(error.reason, said) if said else error
+    return public_error(error)
 
 
-def bug(request_id: str, path: str) -> Response:
-    """What the caller hears of an error that is none of ours. The log has the rest."""
-    detail = f"something went wrong that is not your fault; the log tells more under request {request_id}"
-    return _response(problem("internal_error", 500, detail, path, {"request_id": request_id}), {})
+def internal_error_response(request_id: str, path: str) -> Response:
+    """Return the response to an unexpected exception. The log has its traceback under the request id."""
+    detail = f"Internal error. Request id: {request_id}"
+    return _response(problem_document("internal_error", 500, detail, path, {"request_id": request_id}), {})
 
 
-def problem(reason: str, code: int, detail: str, path: str, context: Mapping[str, Any]) -> dict[str, Any]:
+def problem_document(reason: str, code: int, detail: str, path: str, context: Mapping[str, Any]) -> dict[str, Any]:
+    """Build a problem document; facts in `context` become members."""
     title = reason.replace("_", " ").capitalize()
-    facts = {name: plain(value) for name, value in context.items() if name not in _OWN}
+    facts = {name: to_json_value(value) for name, value in context.items() if name not in _RESERVED_MEMBERS}
     return {
         "type": f"urn:penstock:error:{reason}",
         "title": title,
@@ -115,22 +134,22 @@ def problem(reason: str, code: int, detail: str, path: str, context: Mapping[str
         "detail": detail,
         "instance": path,
         "code": reason.upper(),
-        "error": SENTENCES.get(reason, title),
+        "error": CONTRACT_SENTENCES.get(reason, title),
         **facts,
     }
 
 
-def plain(value: Any) -> Any:
-    """A fact as JSON can say it."""
+def to_json_value(value: Any) -> Any:
+    """Convert a fact of an error to a JSON value."""
     match value:
         case None | bool() | int() | str():
             return value
         case float():
             return value if math.isfinite(value) else str(value)
         case Mapping():
-            return {str(key): plain(inner) for key, inner in value.items()}
+            return {str(key): to_json_value(inner) for key, inner in value.items()}
         case list() | tuple() | set() | frozenset():
-            return [plain(inner) for inner in value]
+            return [to_json_value(inner) for inner in value]
         case datetime() | date():
             return value.isoformat()
         case UUID():
@@ -139,50 +158,49 @@ def plain(value: Any) -> Any:
 
 
 def as_json(value: Any) -> bytes:
-    """UTF-8; half a character, which UTF-8 cannot say, becomes its JSON escape."""
+    """Serialize to UTF-8. A lone surrogate, which UTF-8 cannot encode, becomes its JSON escape."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8", "backslashreplace")
 
 
-async def _ours(request: Request, error: Exception) -> Response:
+async def _handle_penstock_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, PenstockError)
-    return answer(heard(error), request.url.path)
+    return problem_response(redact(error), request.url.path)
 
 
-async def _starlettes(request: Request, error: Exception) -> Response:
+async def _handle_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path = request.url.path
     match error.status_code:
         case 404:
-            return answer(NotFound("no_such_route", f"nothing is served at {path}; /docs shows what is"), path)
+            return problem_response(NotFound("route_not_found", {"path": path}), path)
         case 405:
-            allowed = _allowed(request)
-            refusal = Invalid("method_not_allowed", f"{path} knows {', '.join(allowed)} only", allowed=allowed)
-            told = answer(refusal, path)
-            told.headers["allow"] = ", ".join(allowed)
-            return told
+            allowed = _allowed_methods(request)
+            values = {"method": request.scope["method"][:20], "path": path}
+            response = problem_response(Invalid("method_not_allowed", values, allowed=allowed), path)
+            response.headers["allow"] = ", ".join(allowed)
+            return response
         case code:
             reason = HTTPStatus(code).phrase.lower().replace(" ", "_").replace("-", "_")
-            return _response(problem(reason, code, str(error.detail), path, {}), dict(error.headers or {}))
+            return _response(problem_document(reason, code, str(error.detail), path, {}), dict(error.headers or {}))
 
 
-async def _fastapis(request: Request, error: Exception) -> Response:
+async def _handle_validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    errors = [{"message": each["msg"], "where": [str(part) for part in each["loc"]]} for each in error.errors()]
-    refusal = Invalid("bad_parameter", "a parameter cannot be read; `errors` tells which", errors=errors)
-    return answer(refusal, request.url.path)
+    errors = [{"message": item["msg"], "where": [str(part) for part in item["loc"]]} for item in error.errors()]
+    return problem_response(Invalid("bad_parameter.framework", errors=errors), request.url.path)
 
 
-def _allowed(request: Request) -> list[str]:
-    """The methods of all routes of the path; the framework tells those of the first.
+def _allowed_methods(request: Request) -> list[str]:
+    """Return the methods of all routes of the path; the framework reports those of the first route only.
 
-    Where a route names the path itself, one that would take it for an id does not count.
+    A route with a literal path takes precedence over one that would match the path as an id.
     """
     routes: list[Route] = request.app.state.routes
     path = request.url.path
     matching = [route.path for route in routes if route.path_regex.match(path)]
-    meant = path if path in matching else next(iter(matching), None)
-    found = {method for route in routes if route.path == meant for method in route.methods or ()}
-    return sorted(found | ({"HEAD"} if "GET" in found else set()))
+    route_path = path if path in matching else next(iter(matching), None)
+    methods = {method for route in routes if route.path == route_path for method in route.methods or ()}
+    return sorted(methods | ({"HEAD"} if "GET" in methods else set()))
 
 
 def _response(body: dict[str, Any], headers: dict[str, str]) -> Response:

@@ -1,4 +1,4 @@
-"""The server: listens, serves, does its periodic jobs, and stops without dropping what is under way."""
+"""HTTP server: uvicorn with header timeouts, periodic jobs and graceful shutdown."""
 
 import asyncio
 import logging
@@ -6,234 +6,264 @@ import os
 import signal
 import socket
 import ssl
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 
-import h11
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from penstock import reasons
 from penstock.errors import Invalid, Unavailable
-from penstock.rest import problems as errors
+from penstock.rest import problems
 from penstock.rest.context import HttpLimits
 
 _BACKLOG = 1_024
-_LAST_WORDS = 2.0  # seconds after the drain, for what is cut to be told
+_EXIT_GRACE_SECONDS = 2.0  # after the drain, to send the responses of cancelled requests
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Tls:
+    """Certificate and private key in PEM files."""
+
     certificate: Path
     key: Path
 
 
 @dataclass
 class Server:
+    """Serve an application until SIGTERM or SIGINT."""
+
     app: FastAPI
     host: str
-    port: int  # 0: any that is free
+    port: int  # 0: any free port
     limits: HttpLimits = field(default_factory=HttpLimits)
     tls: Tls | None = None
-    sockets: bool = False  # does the application speak WebSocket, too?
+    websockets: bool = False  # the application also handles WebSocket connections
+    sockets: Sequence[socket.socket] = ()  # that listen already, in place of host and port
 
     def __post_init__(self) -> None:
         self._jobs: list[_Job] = []
-        self._besides: list[Callable[[], object]] = []
+        self._shutdown_callbacks: list[Callable[[], object]] = []
         self._running: _Uvicorn | None = None
 
-    def every(self, seconds: float, job: Callable[[], object]) -> None:
-        """Run a job now and then, in a thread of its own, while the server runs. One that fails is run again."""
+    def add_periodic_job(self, seconds: float, job: Callable[[], object]) -> None:
+        """Run a job at an interval in a thread of its own, from the start of the server. A job that fails is repeated."""
         self._jobs.append(_Job(seconds, job))
 
-    def when_stopping(self, tell: Callable[[], object]) -> None:
-        """Tell somebody who serves beside this one that the drain begins. It must not take long."""
-        self._besides.append(tell)
+    def on_shutdown(self, callback: Callable[[], object]) -> None:
+        """Register a callback for the start of the drain. It must return quickly."""
+        self._shutdown_callbacks.append(callback)
 
-    def run(self, listening: Callable[[str], None] = lambda _: None) -> None:
-        """Serve until SIGTERM or SIGINT. `listening` hears the address as soon as requests are answered there."""
+    def run(self, on_listening: Callable[[str], None] = lambda _: None) -> None:
+        """Serve until SIGTERM or SIGINT.
+
+        Args:
+            on_listening: called with the address as soon as the server accepts requests
+        """
         config = self._config()
-        with _bound(self.host, self.port) as place:
-            address = _address(place, secure=self.tls is not None)
-            self._running = _Uvicorn(config, lambda: self._begin(listening, address), self._besides)
+        with ExitStack() as cleanup:
+            sockets = list(self.sockets) or [cleanup.enter_context(listening_socket(self.host, self.port))]
+            address = _address(sockets[0], secure=self.tls is not None)
+            self._running = _Uvicorn(config, lambda: self._start(on_listening, address), self._shutdown_callbacks)
             try:
-                self._running.run(sockets=[place])
+                self._running.run(sockets=sockets)
             finally:
                 for job in self._jobs:
                     job.stop()
         _log.info("stopped")
 
     def stop(self) -> None:
-        """Do as SIGTERM would; for a server that runs in a thread."""
+        """Stop as on SIGTERM, for a server that runs in a thread."""
         if self._running:
             self._running.should_exit = True
 
-    def patience(self) -> float:
-        """Seconds of the drain that are left for what goes on beside the requests."""
-        return self._running.patience() if self._running else 0.0
+    def remaining_drain_seconds(self) -> float:
+        """Return the rest of the drain time, for services that stop with this one."""
+        return self._running.remaining_drain_seconds() if self._running else 0.0
 
-    def _begin(self, listening: Callable[[str], None], address: str) -> None:
+    def _start(self, on_listening: Callable[[str], None], address: str) -> None:
         _log.info("listening", extra={"facts": {"address": address}})
         for job in self._jobs:
             job.start()
-        listening(address)
+        on_listening(address)
 
     def _config(self) -> uvicorn.Config:
         config = uvicorn.Config(
             self.app,
-            http=_protocol(self.limits.header_seconds),
+            http=_protocol(self.limits.header_timeout_seconds, self.limits.max_header_bytes),
             loop="asyncio",
-            ws="websockets-sansio" if self.sockets else "none",
+            ws="websockets-sansio" if self.websockets else "none",
             lifespan="on",
             log_config=None,
             access_log=False,
             proxy_headers=False,
             server_header=False,
             backlog=_BACKLOG,
-            timeout_keep_alive=self.limits.idle_seconds,
+            timeout_keep_alive=self.limits.idle_timeout_seconds,
             timeout_graceful_shutdown=self.limits.drain_seconds,
-            h11_max_incomplete_event_size=self.limits.header_bytes,
             ssl_certfile=self.tls.certificate if self.tls else None,
             ssl_keyfile=self.tls.key if self.tls else None,
         )
         try:
             config.load()
         except (OSError, ssl.SSLError) as cause:
-            said = cause.strerror or str(cause)
-            raise Invalid("bad_certificate", f"the certificate and its key cannot be used: {said}") from None
+            raise Invalid("bad_certificate", {"cause": cause.strerror or str(cause)}) from None
         return config
 
 
 class _Uvicorn(uvicorn.Server):
+    """A uvicorn server that reports its start and its shutdown."""
+
     def __init__(
-        self, config: uvicorn.Config, begun: Callable[[], None], besides: Sequence[Callable[[], object]]
+        self, config: uvicorn.Config, on_start: Callable[[], None], shutdown_callbacks: Sequence[Callable[[], object]]
     ) -> None:
         super().__init__(config)
-        self._begun, self._besides = begun, besides
-        self._stopping = 0.0  # since when
+        self._on_start, self._shutdown_callbacks = on_start, shutdown_callbacks
+        self._shutdown_started = 0.0  # on the monotonic clock
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self._begun()
+        self._on_start()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """As the base does, but a signal that was obeyed is not raised again: the caller has things to close."""
+        """Handle signals like the base class, but do not raise them again: the caller still has to close resources."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        previous = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
         finally:
-            for number, handler in before.items():
+            for number, handler in previous.items():
                 signal.signal(number, handler)
 
-    def patience(self) -> float:
-        return max(self._stopping + (self.config.timeout_graceful_shutdown or 0) - time.monotonic(), 0.0)
+    def remaining_drain_seconds(self) -> float:
+        return max(self._shutdown_started + (self.config.timeout_graceful_shutdown or 0) - time.monotonic(), 0.0)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._stopping = time.monotonic()
-        for tell in self._besides:
-            tell()
+        self._shutdown_started = time.monotonic()
+        for callback in self._shutdown_callbacks:
+            callback()
         _log.info("stopping", extra={"facts": {"drain_seconds": self.config.timeout_graceful_shutdown}})
         await super().shutdown(sockets)
 
     def _stop(self, number: int, _frame: object) -> None:
-        if self.should_exit and number == signal.SIGINT:  # Ctrl-C for the second time
-            _cut()
+        if self.should_exit and number == signal.SIGINT:  # second Ctrl-C
+            _exit_now()
         self.should_exit = True
-        cut = threading.Timer((self.config.timeout_graceful_shutdown or 0) + _LAST_WORDS, _cut)
-        cut.daemon = True
-        cut.start()
+        timer = threading.Timer((self.config.timeout_graceful_shutdown or 0) + _EXIT_GRACE_SECONDS, _exit_now)
+        timer.daemon = True
+        timer.start()
 
 
-def _cut() -> None:
-    # A thread that works on a request cannot be stopped, only left behind. What it had not committed was not written.
-    _log.warning("requests that were still under way are cut")
+def _exit_now() -> None:
+    # A thread that executes a request cannot be stopped. Work that it has not committed is not written.
+    _log.warning("Active requests are aborted: the drain time is over")
     os._exit(1)
 
 
 class _Job:
+    """A periodic job in a thread of its own."""
+
     def __init__(self, seconds: float, work: Callable[[], object]) -> None:
         self._seconds, self._work = seconds, work
-        self._over = threading.Event()
+        self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="penstock job", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        """No further round. One that is under way has a moment to end."""
-        self._over.set()
+        """Start no further execution, and wait a moment for an active one."""
+        self._stopped.set()
         if self._thread.is_alive():
-            self._thread.join(_LAST_WORDS)
+            self._thread.join(_EXIT_GRACE_SECONDS)
 
     def _run(self) -> None:
-        while not self._over.is_set():
+        while not self._stopped.is_set():
             try:
                 self._work()
             except Exception:
-                _log.exception("a periodic job failed")
-            self._over.wait(self._seconds)
+                _log.exception("A periodic job failed")
+            self._stopped.wait(self._seconds)
 
 
-def _protocol(header_seconds: float) -> type[asyncio.Protocol]:
-    class Protocol(H11Protocol):
-        """Cuts whoever takes for ever to say what it wants, and refuses in our words what is no HTTP."""
+def _protocol(header_seconds: float, max_header_bytes: int) -> type[asyncio.Protocol]:
+    class Protocol(HttpToolsProtocol):
+        """Bound the size and the time of request headers; answer malformed requests with a problem document."""
 
-        _due: asyncio.TimerHandle | None = None
+        _header_timer: asyncio.TimerHandle | None = None
+        _in_headers = True
+        _header_bytes = 0
+        _error_code = 400
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
-            self._wait()
+            self._start_timer()
 
         def on_response_complete(self) -> None:
-            self._wait()
+            self._start_timer()
             super().on_response_complete()
 
-        def handle_websocket_upgrade(self, event: h11.Request) -> None:
-            self._rest()  # another protocol takes over
-            super().handle_websocket_upgrade(event)
+        def handle_websocket_upgrade(self) -> None:
+            self._cancel_timer()  # another protocol takes over
+            super().handle_websocket_upgrade()
 
         def connection_lost(self, exc: Exception | None) -> None:
-            self._rest()
+            self._cancel_timer()
             super().connection_lost(exc)
 
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if self._in_headers and not self.transport.is_closing():
+                self._header_bytes += len(data)
+                if self._header_bytes > max_header_bytes:  # the parser has a part of them
+                    self._error_code = 431
+                    self.send_400_response("")
+
+        def on_message_begin(self) -> None:
+            super().on_message_begin()
+            self._in_headers, self._header_bytes = True, 0
+
+        def on_headers_complete(self) -> None:
+            self._in_headers, self._header_bytes = False, 0
+            size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+            if size > max_header_bytes:
+                self._error_code = 431
+                raise ValueError("headers too large")
+            hosts = sum(name == b"host" for name, _ in self.headers)
+            if hosts > 1 or (hosts == 0 and self.parser.get_http_version() != "1.0"):
+                raise ValueError("a request must have one Host header")
+            super().on_headers_complete()
+
         def send_400_response(self, msg: str) -> None:  # noqa: ARG002
-            refusal = sys.exception()
-            code = refusal.error_status_hint if isinstance(refusal, h11.RemoteProtocolError) else 400
-            reason, detail = (
-                ("headers_too_large", "the request's headers are too large")
-                if code == 431
-                else ("bad_request", "this is no HTTP request that can be read")
-            )
-            body = errors.as_json(errors.problem(reason, code, detail, "", {}))
-            headers = [
-                (b"content-type", errors.MEDIA_TYPE.encode()),
-                (b"content-length", str(len(body)).encode()),
-                (b"connection", b"close"),
-            ]
-            if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-                for event in (h11.Response(status_code=code, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
-                    self.transport.write(self.conn.send(event) or b"")
+            code, reason = self._error_code, "headers_too_large" if self._error_code == 431 else "bad_request"
+            body = problems.as_json(problems.problem_document(reason, code, reasons.message(reason, {}), "", {}))
+            if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
+                head = (
+                    f"HTTP/1.1 {code} {HTTPStatus(code).phrase}\r\ncontent-type: {problems.MEDIA_TYPE}\r\n"
+                    f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+                )
+                self.transport.write(head.encode() + body)
             self.transport.close()
 
-        def _rest(self) -> None:
-            if self._due:
-                self._due.cancel()
+        def _cancel_timer(self) -> None:
+            if self._header_timer:
+                self._header_timer.cancel()
 
-        def _wait(self) -> None:
-            self._rest()
-            self._due = self.loop.call_later(header_seconds, self._overdue)
+        def _start_timer(self) -> None:
+            self._cancel_timer()
+            self._header_timer = self.loop.call_later(header_seconds, self._on_header_timeout)
 
-        def _overdue(self) -> None:
+        def _on_header_timeout(self) -> None:
             if self.cycle is None or self.cycle.response_complete:
                 self.transport.close()
 
@@ -241,21 +271,24 @@ def _protocol(header_seconds: float) -> type[asyncio.Protocol]:
 
 
 @contextmanager
-def _bound(host: str, port: int) -> Iterator[socket.socket]:
+def listening_socket(host: str, port: int) -> Iterator[socket.socket]:
+    """Listen on an address for the time of the block.
+
+    Raises:
+        Unavailable: the port is in use (cannot_listen)
+    """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        place = socket.create_server(address[:2], family=family, backlog=_BACKLOG)
-        # asyncio does this only for sockets it made itself; without it an answer's end waits 40 ms for an ACK.
-        place.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        listener = socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+        # asyncio sets this only on sockets that it creates; without it the end of a response waits 40 ms for an ACK.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except (OSError, UnicodeError, OverflowError) as cause:
-        said = getattr(cause, "strerror", None) or cause
-        raise Unavailable(
-            "cannot_listen", f"cannot listen on {host} port {port}: {said}", host=host, port=port
-        ) from None
-    with place:
-        yield place
+        reason = getattr(cause, "strerror", None) or cause
+        raise Unavailable("cannot_listen.http", {"cause": reason}, host=host, port=port) from None
+    with listener:
+        yield listener
 
 
-def _address(place: socket.socket, *, secure: bool) -> str:
-    host, port = place.getsockname()[:2]
+def _address(listener: socket.socket, *, secure: bool) -> str:
+    host, port = listener.getsockname()[:2]
     return f"{'https' if secure else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"

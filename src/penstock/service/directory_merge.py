@@ -1,31 +1,26 @@
-"""Merge into a plain directory of Parquet files: one meaning, whichever engine does it."""
+"""Merge rows by key into a plain directory of Parquet files, with the same result on every engine."""
 
 import os
 import re
-import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from urllib.parse import unquote
 
-import pyarrow as pa
 import pyarrow.fs as fs
 
-from penstock.core import merge as meaning
-from penstock.core.merge import (BATCH_ROWS, Engine, Layout, Merged, New, Output, Plan, Progress, Rest, Session, TargetFile, Work)
-from penstock.core.dataset.column_stats import plain
-from penstock.errors import Conflict, Invalid, Unsupported
-from penstock.service import engine_choice as engines
-from penstock.service.engine_choice import Tools
-from penstock.service.datasets.row_source import Rows, checked, opened
-from penstock.service.workspace import Limits
-from penstock.storage import parquet_directory as directory
-from penstock.storage import directory_swap as swap
-from penstock.storage.parquet_directory import Directory, PlainFile
-from penstock.storage.spool import spool
-
-_FILE_BYTES = 128 << 20
+from penstock.core import merge as core_merge
+from penstock.core.merge import BATCH_ROWS, MergeResult, New
+from penstock.core.progress import Progress, ProgressCallback, ProgressTracker
+from penstock.errors import Invalid, Unsupported
+from penstock.service import engine_choice
+from penstock.service.datasets.row_source import open_source
+from penstock.service.directory_target import DirectoryTarget, load_directory, target_schema
+from penstock.service.engine_choice import EngineOptions
+from penstock.service.merge_session import MergeExecution, plain_integer
+from penstock.service.workspace import WriteLimits
+from penstock.storage import directory_swap, parquet_directory
+from penstock.storage.file_formats import check_file_name
 
 
 def merge_parquet_dataset_pyarrow(
@@ -37,21 +32,50 @@ def merge_parquet_dataset_pyarrow(
     compression: str | None = None,
     filesystem: Any = None,
     batch_rows: int = BATCH_ROWS,
-    progress_callback: Progress | None = None,
+    progress_callback: Callable[[str, int, int], None] | None = None,
     *,
     add_columns: bool = False,
 ) -> dict[str, int]:
-    """Merge rows into a directory of Parquet files with PyArrow, in bounded memory.
+    """Merge rows by key into a directory of Parquet files with PyArrow, in bounded memory.
 
-    >>> merge_parquet_dataset_pyarrow(pa.table({"id": [1], "v": ["x"]}), "data/items", "id")
-    {'inserted': 1, 'updated': 0, 'deleted': 0, 'total': 1}
+    Only files that contain a key of the source are rewritten. The new files replace the old ones in one step: after an
+    error or a crash the directory has either its old or its new content.
 
-    `source`: an Arrow table, batch, reader or dataset, a pandas, Polars or Spark frame, a path of Parquet files.
-    `strategy`: upsert, insert, update, full_merge or deduplicate. The answer counts rows of the target.
+    Example:
+        >>> merge_parquet_dataset_pyarrow(pa.table({"id": [1], "v": ["x"]}), "data/items", "id")
+        {'inserted': 1, 'updated': 0, 'deleted': 0, 'total': 1}
+
+    Args:
+        source: an Arrow table, batch, reader or dataset, a list of Arrow tables or of dicts, a pandas, Polars or Spark
+            DataFrame, or the path of a Parquet, CSV or JSON file or of a folder of Parquet files
+        target_path: the local directory; it is created if it does not exist and rows are inserted
+        key_columns: name or names of the columns that identify a row
+        strategy: "upsert" updates matched rows and inserts new ones; "insert" only inserts; "update" only updates;
+            "full_merge" also deletes target rows without a match; "deduplicate" is an upsert of the best source row of
+            each key
+        dedup_order_by: for "deduplicate", the columns that rank source rows with the same key; the highest wins, of
+            equal rows the last
+        compression: codec of the written files: zstd, snappy, gzip, lz4, brotli or none (or "uncompressed"); None keeps
+            the codec of the existing files, and is zstd for a new directory
+        filesystem: a local file system of pyarrow or fsspec, also one restricted to a folder (SubTreeFileSystem,
+            DirFileSystem); None is the local file system
+        batch_rows: number of target rows that are processed at a time; less needs less memory
+        progress_callback: called with the phase ("read", "match", "write", "commit"), the amount done and the total; an
+            exception stops the merge, and the directory stays as it was
+        add_columns: add columns of the source that the target lacks; otherwise they are an error
+
+    Returns:
+        The number of target rows inserted, updated and deleted, and the total afterwards.
+
+    Raises:
+        Invalid: an argument, the source or a file of the directory is not valid, such as NULL or duplicate keys
+        Unsupported: the engine does not support a column type, or the file system is not local
+        Conflict: another process is merging into the directory or has changed a file of it
+        Unavailable: a file could not be read or written
     """
     return merge(
         source, target_path, key_columns, strategy, dedup_order_by, compression, filesystem, batch_rows,
-        progress_callback, add_columns=add_columns, engine="pyarrow",
+        _receive_events(progress_callback), add_columns=add_columns, engine="pyarrow",
     ).stats  # fmt: skip
 
 
@@ -64,14 +88,50 @@ def merge_parquet_dataset_duckdb(
     compression: str | None = None,
     filesystem: Any = None,
     batch_rows: int = BATCH_ROWS,
-    progress_callback: Progress | None = None,
+    progress_callback: Callable[[str, int, int], None] | None = None,
     *,
     add_columns: bool = False,
 ) -> dict[str, int]:
-    """The same as `merge_parquet_dataset_pyarrow`, done by DuckDB."""
+    """Merge rows by key into a directory of Parquet files with DuckDB, which uses up to half of the memory.
+
+    Only files that contain a key of the source are rewritten. The new files replace the old ones in one step: after an
+    error or a crash the directory has either its old or its new content.
+
+    Example:
+        >>> merge_parquet_dataset_duckdb(pa.table({"id": [1], "v": ["x"]}), "data/items", "id")
+        {'inserted': 1, 'updated': 0, 'deleted': 0, 'total': 1}
+
+    Args:
+        source: an Arrow table, batch, reader or dataset, a list of Arrow tables or of dicts, a pandas, Polars or Spark
+            DataFrame, or the path of a Parquet, CSV or JSON file or of a folder of Parquet files
+        target_path: the local directory; it is created if it does not exist and rows are inserted
+        key_columns: name or names of the columns that identify a row
+        strategy: "upsert" updates matched rows and inserts new ones; "insert" only inserts; "update" only updates;
+            "full_merge" also deletes target rows without a match; "deduplicate" is an upsert of the best source row of
+            each key
+        dedup_order_by: for "deduplicate", the columns that rank source rows with the same key; the highest wins, of
+            equal rows the last
+        compression: codec of the written files: zstd, snappy, gzip, lz4, brotli or none (or "uncompressed"); None keeps
+            the codec of the existing files, and is zstd for a new directory
+        filesystem: a local file system of pyarrow or fsspec, also one restricted to a folder (SubTreeFileSystem,
+            DirFileSystem); None is the local file system
+        batch_rows: number of target rows that are processed at a time; less needs less memory
+        progress_callback: called with the phase ("read", "match", "write", "commit"), the amount done and the total; an
+            exception stops the merge, and the directory stays as it was
+        add_columns: add columns of the source that the target lacks; otherwise they are an error
+
+    Returns:
+        The number of target rows inserted, updated and deleted, and the total afterwards.
+
+    Raises:
+        Invalid: an argument, the source or a file of the directory is not valid, such as NULL or duplicate keys
+        Unsupported: the engine does not support a column type, or the file system is not local
+        Conflict: another process is merging into the directory or has changed a file of it
+        Unavailable: a file could not be read or written, or DuckDB exceeded its memory limit
+    """
     return merge(
         source, target_path, key_columns, strategy, dedup_order_by, compression, filesystem, batch_rows,
-        progress_callback, add_columns=add_columns, engine="duckdb",
+        _receive_events(progress_callback), add_columns=add_columns, engine="duckdb",
     ).stats  # fmt: skip
 
 
@@ -84,15 +144,53 @@ def merge_parquet_dataset_spark(
     compression: str | None = None,
     filesystem: Any = None,
     batch_rows: int = BATCH_ROWS,
-    progress_callback: Progress | None = None,
+    progress_callback: Callable[[str, int, int], None] | None = None,
     *,
     add_columns: bool = False,
     spark: Any = None,
 ) -> dict[str, int]:
-    """The same as `merge_parquet_dataset_pyarrow`, done by Spark: in the session `spark`, or in the active one."""
+    """Merge rows by key into a directory of Parquet files with Spark.
+
+    Only files that contain a key of the source are rewritten; their new versions get new names. The new files replace
+    the old ones in one step: after an error or a crash the directory has either its old or its new content.
+
+    Example:
+        >>> merge_parquet_dataset_spark(pa.table({"id": [1], "v": ["x"]}), "data/items", "id")
+        {'inserted': 1, 'updated': 0, 'deleted': 0, 'total': 1}
+
+    Args:
+        source: a Spark, pandas or Polars DataFrame, an Arrow table, batch, reader or dataset, a list of Arrow tables or
+            of dicts, or the path of a Parquet, CSV or JSON file or of a folder of Parquet files
+        target_path: the local directory, which all workers of the cluster can access; it is created if it does not
+            exist and rows are inserted
+        key_columns: name or names of the columns that identify a row
+        strategy: "upsert" updates matched rows and inserts new ones; "insert" only inserts; "update" only updates;
+            "full_merge" also deletes target rows without a match; "deduplicate" is an upsert of the best source row of
+            each key
+        dedup_order_by: for "deduplicate", the columns that rank source rows with the same key; the highest wins, of
+            equal rows the last
+        compression: codec of the written files: zstd, snappy, gzip, lz4 or none (or "uncompressed"); None keeps the
+            codec of the existing files, and is zstd for a new directory
+        filesystem: a local file system of pyarrow or fsspec, also one restricted to a folder (SubTreeFileSystem,
+            DirFileSystem); None is the local file system
+        batch_rows: number of target rows that are processed at a time where Penstock reads files itself
+        progress_callback: called with the phase ("read", "match", "write", "commit"), the amount done and the total; an
+            exception stops the merge, and the directory stays as it was
+        add_columns: add columns of the source that the target lacks; otherwise they are an error
+        spark: the Spark session; None uses that of the source or the active one, or starts a local one
+
+    Returns:
+        The number of target rows inserted, updated and deleted, and the total afterwards.
+
+    Raises:
+        Invalid: an argument, the source or a file of the directory is not valid, such as NULL or duplicate keys
+        Unsupported: Spark does not support a column type or the codec, or the file system is not local
+        Conflict: another process is merging into the directory or has changed a file of it
+        Unavailable: a file could not be read or written, or Spark or Java failed or could not be started
+    """
     return merge(
         source, target_path, key_columns, strategy, dedup_order_by, compression, filesystem, batch_rows,
-        progress_callback, add_columns=add_columns, engine="spark", spark=spark,
+        _receive_events(progress_callback), add_columns=add_columns, engine="spark", spark=spark,
     ).stats  # fmt: skip
 
 
@@ -105,267 +203,162 @@ def merge(
     compression: str | None = None,
     filesystem: Any = None,
     batch_rows: int = BATCH_ROWS,
-    progress_callback: Progress | None = None,
+    progress: ProgressCallback | None = None,
     *,
     add_columns: bool = False,
     engine: str = "auto",
     spark: Any = None,
     dry_run: bool = False,
-    limits: Limits | None = None,
-) -> Merged:
-    """Merge into a directory, or with `dry_run` only say what that would do."""
-    engines.check_name(engine)
-    keys = meaning.normalize_keys(key_columns)
-    write = meaning.strategy_named(strategy)
-    target = _local(target_path, filesystem)
-    directory.check(target)
-    codec = _checked_codec(compression)
-    heard = progress_callback or (lambda _stage, _done, _total: None)
-    skips = write.new is New.SKIP and not target.exists()  # nothing to update: nothing is made, not even a folder
-    with swap.aside(target) if dry_run or skips else swap.held(target) as hold:
-        there = directory.read(target, keys)
-        rows = opened(source, (lambda: there.schema) if there.schema is not None else None)
-        types = directory.part_types(there, rows.schema)
-        stored = _stored(rows.schema, there, types, keys)
-        plan = meaning.plan(
+    limits: WriteLimits | None = None,
+) -> MergeResult:
+    """Merge into a directory, or with `dry_run` return the result that the merge would have.
+
+    Args:
+        progress: receives the phases "read", "match", "write" and "commit"; may raise to stop the merge
+        engine: "pyarrow", "duckdb", "spark" or "auto"
+        limits: limits for the batches of the source
+
+    See `merge_parquet_dataset_pyarrow` for the other arguments and for errors.
+    """
+    engine_choice.check_name(engine)
+    keys = core_merge.normalize_keys(key_columns)
+    rules = core_merge.rules_for(strategy)
+    target = _local_path(target_path, filesystem)
+    parquet_directory.check_plain_directory(target)
+    codec = _parse_codec(compression)
+    tracker = ProgressTracker(progress)
+    does_nothing = rules.new is New.SKIP and not target.exists()  # creates nothing, not even the directory
+    hold = directory_swap.scratch_swap if dry_run or does_nothing else directory_swap.locked_swap
+    with hold(target) as swap:
+        directory = load_directory(target, keys)
+        rows = open_source(source, (lambda: directory.schema) if directory.schema is not None else None)
+        types = parquet_directory.partition_types(directory, rows.schema)
+        schema = target_schema(rows.schema, directory, types, keys)
+        plan = core_merge.plan_merge(
             rows.schema,
-            stored,
+            schema,
             keys,
             strategy,
             dedup_order_by=dedup_order_by,
             add_columns=add_columns,
-            partitions=there.partitions,
-            batch_rows=batch_rows,
+            partitions=directory.partitions,
+            batch_rows=plain_integer(batch_rows),
         )
-        layouts = _Layouts(there, plan, rows.schema, stored, codec)
-        hand = engines.chosen(engine, plan, layouts.schema, rows, Tools(hold.scratch, spark=spark))
-        files = {each.path: each for each in map(layouts.target(types), there.files)}
-        heard("read", 0, 1)
-        session = hand.open(plan, _handed(rows, plan, hand, hold, limits or Limits()))
-        try:
-            heard("read", 1, 1)
-            work = _matched(session, plan, there, files, whole=layouts.grow, heard=heard)
-            if not (dry_run or work.empty):
-                work = layouts.laid_out(work)
-                sink = _Staged(hold, layouts.fresh(), heard, sum(f.rows for f in work.rewrite) + work.counts.inserted)
-                _put(hold, there, types, work, session.write(work, sink))
-                heard("commit", 1, 1)
-        finally:
-            session.close()
-        touched = {file.path for file in (*work.rewrite, *work.drop)}
-        return Merged(
-            work.stats(strategy),
-            tuple(os.path.relpath(file.path, target) for file in work.rewrite),
-            tuple(os.path.relpath(file.path, target) for file in work.drop),
-            len(files) - len(touched),
-            hand.name,
+        files = DirectoryTarget(directory, types, plan, rows.schema, schema, codec, swap, tracker)
+        options = EngineOptions(swap.scratch, spark=spark, on_job=tracker.on_job)
+        with MergeExecution(rows, engine, lambda: options, limits or WriteLimits(), swap.path, tracker) as execution:
+            execution.open(plan, files.stored_schema)
+            rewrite_plan = execution.match(files)
+            if not (dry_run or rewrite_plan.empty):
+                files.commit(rewrite_plan, execution.write(rewrite_plan, files))
+                tracker.update(phase="commit", done=1, total=1, unit="parts")
+        affected = {file.path for file in (*rewrite_plan.rewrite, *rewrite_plan.drop)}
+        return MergeResult(
+            rewrite_plan.stats(strategy),
+            tuple(os.path.relpath(file.path, target) for file in rewrite_plan.rewrite),
+            tuple(os.path.relpath(file.path, target) for file in rewrite_plan.drop),
+            files.file_count - len(affected),
+            execution.engine_name,
         )
+
+
+def recover(target_path: str | Path) -> str | None:
+    """Finish or undo an interrupted merge.
+
+    Returns:
+        "finished", "undone", or None if no merge was interrupted
+    """
+    return directory_swap.recover(_local_path(target_path, None))
 
 
 def foreign_files(target_path: str | Path) -> list[str]:
     """List the Parquet files of a directory that Penstock did not create, by the names that it gives to new files."""
-    names = directory.file_names(_local(target_path, None))
+    names = parquet_directory.list_files(_local_path(target_path, None))
     return [name for name in names if not _OWN_FILE_NAME.fullmatch(name.rpartition("/")[2])]
 
 
-_OWN_FILE_NAME = re.compile(r"part-[0-9a-f]{32}\.parquet")
-
-
-def recover(target_path: str | Path) -> str | None:
-    """Finish or undo a merge that was interrupted: "finished", "undone", or None where there was none."""
-    return swap.recover(_local(target_path, None))
-
-
-def _handed(rows: Rows, plan: Plan, hand: Engine, hold: swap.Swap, limits: Limits) -> Any:
-    """What the engine gets: a frame of its own, or a table with the plan's types."""
-    if hand.name == "spark" and rows.frame is not None:
-        return rows.frame
-    schema = plan.source_schema
-    return spool(schema, checked(rows.batches(), schema, limits), hold.path)
-
-
-def _stored(source: pa.Schema, there: Directory, types: pa.Schema, keys: Sequence[str]) -> pa.Schema | None:
-    """All columns of the target, those of the folders at the end; None if there are no rows yet."""
-    if there.schema is None:
-        meaning.validate_keys_and_schema(source, None, keys)
+def _receive_events(callback: Callable[[str, int, int], None] | None) -> ProgressCallback | None:
+    """Adapt the callback of the public merge functions, which has three positional arguments, to progress events."""
+    if callback is None:
         return None
-    files = [field for field in there.schema if field.name not in types.names]
-    return pa.schema([*files, *types], metadata=there.schema.metadata)
+
+    def on_progress(progress: Progress) -> None:
+        assert progress.phase is not None, "a merge reports its phases"
+        assert progress.total is not None, "every phase of a merge has a total"
+        callback(progress.phase, progress.done, progress.total)
+
+    return on_progress
 
 
-class _Layouts:
-    """How the files of a directory are laid out, and how their successors will be."""
-
-    def __init__(
-        self, there: Directory, plan: Plan, source: pa.Schema, target: pa.Schema | None, codec: str | None
-    ) -> None:
-        self._there, self._plan, self._codec = there, plan, codec
-        self._plain = {there.located(file): file for file in there.files}
-        whole = source if target is None else meaning.unify_schemas(source, target)
-        kept = [whole.field(name) for name in plan.schema.names if name not in plan.partitions]
-        self.schema = pa.schema(kept, metadata=None if target is None else target.metadata)
-        self.grow = target is not None and pa.schema(kept) != pa.schema(
-            [field for field in target if field.name not in plan.partitions]
-        )
-
-    def target(self, types: pa.Schema) -> Callable[[PlainFile], TargetFile]:
-        def made(file: PlainFile) -> TargetFile:
-            values = directory.part_values(file.parts, types)
-            parts = {name: _bound(values[name]) for name in self._plan.keys if name in values}
-            return TargetFile(
-                self._there.located(file),
-                file.rows,
-                Layout(self.schema),
-                values,
-                {**file.bounds, **parts},
-            )
-
-        return made
-
-    def fresh(self) -> Layout:
-        """For new rows: as the first file is."""
-        if not self._there.files:
-            return Layout(self.schema, self._codec or "zstd")
-        return self._of(self._there.files[0])
-
-    def laid_out(self, work: Work) -> Work:
-        """The work, with the layout of every file that is written anew. Others need not be asked."""
-        return replace(
-            work, rewrite=tuple(replace(file, layout=self._of(self._plain[file.path])) for file in work.rewrite)
-        )
-
-    def _of(self, file: PlainFile) -> Layout:
-        layout = self._there.layout(file)
-        options = {name: value for name, value in layout.options.items() if not (self._codec and name == "compression")}
-        new = [name for name in self.schema.names if name not in file.schema.names]
-        if isinstance(columns := options.get("use_dictionary"), list):
-            options["use_dictionary"] = columns + new
-        if isinstance(codecs := options.get("compression"), dict):
-            options["compression"] = codecs | dict.fromkeys(new, layout.codec)
-        schema = self.schema.with_metadata(file.schema.metadata)
-        return replace(layout, schema=schema, codec=self._codec or layout.codec, options=options)
-
-
-def _matched(
-    session: Session, plan: Plan, there: Directory, files: Mapping[str, TargetFile], *, whole: bool, heard: Progress
-) -> Work:
-    known = {there.located(file) for file in there.files if file.nulls == 0}
-    doubtful = [
-        file
-        for file in files.values()
-        if file.path not in known or any(file.parts.get(k, 0) is None for k in plan.keys)
-    ]
-    if nulls := session.nulls(doubtful):
-        raise meaning.null_keys("target", nulls)
-    everything = list(files.values())
-    near = everything if plan.write.rest is Rest.DELETE else [f for f in everything if session.reach.meets(f.bounds)]
-    heard("match", 0, len(near))
-    match = session.match(near)
-    heard("match", len(near), len(near))
-    # An empty source is no reason to write a directory anew.
-    return meaning.decide(plan, everything, match, before=there.rows, whole=whole and match.rows > 0)
-
-
-@dataclass
-class _Staged:
-    """Where an engine puts new files of a directory."""
-
-    hold: swap.Swap
-    layout: Layout
-    heard: Progress
-    total: int
-    done: int = 0
-    file_bytes: int = _FILE_BYTES
-    turn: threading.Lock = field(default_factory=threading.Lock)
-
-    def path(self) -> str:
-        return self.hold.path()
-
-    def folder(self) -> str:
-        return self.hold.folder()
-
-    def beat(self, rows: int) -> None:
-        with self.turn:  # workers come at the same time
-            self.done = min(self.done + rows, self.total)
-            self.heard("write", self.done, self.total)
-
-
-def _put(hold: swap.Swap, there: Directory, types: pa.Schema, work: Work, outputs: Sequence[Output]) -> None:
-    """Put new files in place of old ones, unless somebody else has changed those."""
-    work.assert_written(sum(output.rows for output in outputs))
-    touched = {file.path for file in (*work.rewrite, *work.drop)}
-    for file in there.files:
-        if there.located(file) in touched and not there.unchanged(file):
-            raise Conflict(
-                "directory_changed",
-                f"{there.located(file)} was changed by somebody else during the merge; nothing was written, try again",
-            )
-    folders = {tuple(directory.part_values(f.parts, types).values()): f.name.rpartition("/")[0] for f in there.files}
-    moves, replaced = [], set()
-    for output in outputs:
-        if output.replaces:
-            final = os.path.relpath(output.replaces.path, there.path)
-            replaced.add(output.replaces.path)
-        else:
-            parts = {name: output.parts[name] for name in there.partitions}
-            folder = folders.get(tuple(parts.values())) if parts else ""
-            folder = directory.folder(parts, types) if folder is None else folder
-            final = f"{folder}/part-{uuid4().hex}.parquet".lstrip("/")
-        if there.files:
-            os.chmod(
-                output.path, os.stat(output.replaces.path if output.replaces else there.located(there.files[0])).st_mode
-            )
-        moves.append((output.path, final))
-    removes = [os.path.relpath(path, there.path) for path in sorted(touched - replaced)]
-    for name in [final for _, final in moves] + removes:  # Hadoop's checksum of a file that is no longer what it was
-        folder, _, base = name.rpartition("/")
-        removes += [f"{folder}/.{base}.crc".lstrip("/")] if (there.path / folder / f".{base}.crc").exists() else []
-    hold.commit(moves, removes, remove_directory=work.after == 0 and work.deletes)
-
-
-def _bound(value: Any) -> tuple[Any, Any]:
-    try:
-        return plain(value), plain(value)
-    except TypeError:
-        return None, None
-
-
-def _checked_codec(compression: str | None) -> str | None:
-    if compression is None or (isinstance(compression, str) and compression.lower() in _CODECS):
-        return compression and compression.lower()
-    raise Invalid("unknown_codec", f"{compression!r} is no compression; there are {', '.join(_CODECS)}")
-
-
+_OWN_FILE_NAME = re.compile(r"part-[0-9a-f]{32}\.parquet")
 _CODECS = ("zstd", "snappy", "gzip", "lz4", "brotli", "none")
 
 
-def _local(target: str | Path, filesystem: Any) -> Path:
-    """Where the directory is on this machine. Renames must be atomic, so other file systems are refused."""
-    path = os.fspath(target)
-    if not path.removeprefix("file://").strip():
-        raise Invalid(
-            "empty_path", f"The target path is empty ({path!r}). Name the directory, or write '.' for the current one"
-        )
-    if isinstance(filesystem, fs.SubTreeFileSystem) and isinstance(filesystem.base_fs, fs.LocalFileSystem):
-        path = os.path.join(filesystem.base_path, path.lstrip("/"))
-    elif not (filesystem is None or isinstance(filesystem, fs.LocalFileSystem) or _is_local(filesystem)):
-        raise Unsupported(
-            "not_a_local_file_system",
-            f"{type(filesystem).__name__}: a directory is changed by atomic renames, which need a local or mounted file "
-            "system; keep shared data in a Penstock dataset",
-        )
-    path = path.removeprefix("file://")
+def _parse_codec(compression: str | None) -> str | None:
+    if compression is None:
+        return None
+    codec = compression.lower() if isinstance(compression, str) else compression
+    codec = "none" if codec == "uncompressed" else codec
+    if codec not in _CODECS:
+        raise Invalid("unknown_codec", {"compression": compression, "codecs": ", ".join(_CODECS)})
+    return codec
+
+
+def _local_path(target: str | Path, filesystem: Any) -> Path:
+    """Resolve the directory to a local path. Other file systems are refused, because they lack atomic renames."""
+    path = os.fsdecode(target)
+    if not path.strip() or not _without_scheme(path).strip():
+        raise Invalid("empty_path", {"path": path})
+    path = _below_root(_without_scheme(path), filesystem)
     if "://" in path:
-        raise Unsupported(
-            "not_a_local_file_system", f"{path} is no local directory; mount it, or use a Penstock dataset"
-        )
-    resolved = Path(os.path.realpath(Path(path).expanduser()))  # a link and its target share one lock
+        raise Unsupported("not_a_local_file_system.url", {"path": path})
+    named = Path(path).expanduser()
+    resolved = Path(os.path.realpath(named))  # a link and its target share one lock
+    check_file_name(resolved)
     if resolved == Path(resolved.anchor):
-        raise Invalid("root_directory", f"{resolved} is the root directory. Name a directory below it")
+        raise Invalid("root_directory", {"resolved": resolved})
+    if named.is_symlink() and not named.exists():
+        raise Invalid("dangling_target", {"path": named, "resolved": resolved})
     return resolved
 
 
-def _is_local(filesystem: Any) -> bool:
-    """One of fsspec's, which names its protocols."""
+def _without_scheme(path: str) -> str:
+    """Return the path of a `file:` URL (RFC 8089); other paths are returned unchanged.
+
+    Raises:
+        Invalid: the URL is relative or names another host
+    """
+    if not path.startswith("file:"):
+        return path
+    url = path.removeprefix("file:")
+    if url.startswith("//"):
+        host, slash, rest = url.removeprefix("//").partition("/")
+        if host not in ("", "localhost"):
+            raise Invalid("bad_file_url", {"url": path})
+        url = f"{slash}{rest}"
+    if url.strip() and not url.startswith("/"):
+        raise Invalid("bad_file_url", {"url": path})
+    return unquote(url)
+
+
+def _below_root(path: str, filesystem: Any) -> str:
+    """Return the path below the root folder of the file system, if it has one.
+
+    Raises:
+        Unsupported: the file system is not local
+    """
+    if filesystem is None or isinstance(filesystem, fs.LocalFileSystem):
+        return path
+    if isinstance(filesystem, fs.SubTreeFileSystem) and isinstance(filesystem.base_fs, fs.LocalFileSystem):
+        return os.path.join(filesystem.base_path, path.lstrip("/"))
+    protocols = _fsspec_protocols(filesystem)
+    if "dir" in protocols and hasattr(filesystem, "fs") and isinstance(getattr(filesystem, "path", None), str):
+        return _below_root(os.path.join(filesystem.path, path.lstrip("/")), filesystem.fs)  # fsspec's DirFileSystem
+    if "file" in protocols:
+        return path
+    raise Unsupported("not_a_local_file_system.type", {"filesystem": type(filesystem).__name__})
+
+
+def _fsspec_protocols(filesystem: Any) -> tuple[str, ...]:
     protocol = getattr(filesystem, "protocol", ())
-    return "file" in ((protocol,) if isinstance(protocol, str) else tuple(protocol))
+    return (protocol,) if isinstance(protocol, str) else tuple(protocol)

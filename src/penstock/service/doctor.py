@@ -1,11 +1,9 @@
-"""Look at what Penstock needs, and say what is missing and what mends it."""
+"""Check the requirements of Penstock, and report what is missing and how to fix it."""
 
 import os
-import re
 import shutil
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
@@ -13,136 +11,152 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from penstock.catalog import snapshots as history
-from penstock.catalog import migrate as upgrade
-from penstock.catalog import retention
+from penstock.catalog import migrate, retention, snapshots
 from penstock.catalog.database import Database
 from penstock.core.caller import Caller
-from penstock.engines.spark.java_versions import VERSIONS as JAVA
+from penstock.core.progress import Progress, ProgressCallback, ProgressTracker
+from penstock.engines.spark.requirements import SUPPORTED_JAVA_VERSIONS as JAVA
+from penstock.engines.spark.requirements import find_java
 from penstock.errors import PenstockError
 from penstock.service.workspace import Workspace
 from penstock.storage.file_store import checksum
 
 MIN_PYTHON = (3, 11)
-EXTRAS = {"psycopg": "postgres", "nicegui": "ui"}  # what the database of teams and the web page need
-MIN_FREE = 5 << 30  # bytes of disk below which a write may fail half-way
+# One package of each extra, and the extra that installs it.
+EXTRAS = {"pyspark": "spark", "pyjwt": "server", "grpcio": "server", "psycopg": "postgres", "nicegui": "ui"}
+MIN_FREE_BYTES = 5 << 30  # of the disk; with less, a write may fail
 
 
-class State(StrEnum):
+class CheckStatus(StrEnum):
+    """The outcome of a check."""
+
     OK = "ok"
-    WARNING = "warning"  # a part does not work, or soon will not
+    WARNING = "warning"  # a part of Penstock does not work, or will fail soon
     FAILED = "failed"  # Penstock does not work
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    part: str
-    state: State
-    found: str
-    mend: str | None = None  # a command, or what to do
+class CheckResult:
+    """One line of the report. The field names are members of `penstock doctor --json`."""
 
-    def facts(self) -> dict[str, Any]:
+    part: str
+    state: CheckStatus
+    found: str
+    fix: str | None = None  # a command or an instruction that fixes the problem
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the result for JSON output."""
         return asdict(self)
 
 
-def machine() -> Iterator[Finding]:
-    """What does not depend on a workspace."""
+def check_machine() -> Iterator[CheckResult]:
+    """Check Python, Java and the installed packages."""
     yield _python()
     yield _java()
-    for package in ("pyarrow", "sqlalchemy", "alembic", "pyjwt"):
-        yield Finding(package, State.OK, version(package))
+    for package in ("pyarrow", "duckdb", "sqlalchemy", "alembic"):
+        yield CheckResult(package, CheckStatus.OK, version(package))
     for package, extra in EXTRAS.items():
         try:
             found = version(package)
         except PackageNotFoundError:
             found = f"not installed (pip install 'penstock[{extra}]')"
-        yield Finding(package, State.OK, found)
+        yield CheckResult(package, CheckStatus.OK, found)
 
 
-def variables(unknown: list[str]) -> Iterator[Finding]:
+def check_variables(unknown: list[str]) -> Iterator[CheckResult]:
+    """Report environment variables that look like settings and are none."""
     for name in unknown:
-        yield Finding("settings", State.WARNING, f"{name} is no setting", f"unset {name}, or see `penstock --help`")
+        yield CheckResult(
+            "settings", CheckStatus.WARNING, f"{name} is not a setting", f"unset {name}, or see `penstock --help`"
+        )
 
 
-def folder(place: Path) -> Iterator[Finding]:
-    """The workspace's folder: is it there, can it be written to, is there room?"""
+def check_folder(path: Path) -> Iterator[CheckResult]:
+    """Check that the workspace folder exists and is writable, and that the disk has free space."""
     try:
-        probe = place / f".doctor-{uuid4().hex}"
+        probe = path / f".doctor-{uuid4().hex}"
         probe.write_bytes(b"penstock")
         with probe.open("rb") as file:
             os.fsync(file.fileno())
         probe.unlink()
-        yield Finding("workspace", State.OK, str(place))
+        yield CheckResult("workspace", CheckStatus.OK, str(path))
     except OSError as cause:
-        yield Finding("workspace", State.FAILED, f"{place}: {cause.strerror}", f"penstock init {place}")
+        yield CheckResult("workspace", CheckStatus.FAILED, f"{path}: {cause.strerror}", f"penstock init {path}")
         return
-    free = shutil.disk_usage(place).free
-    enough = State.OK if free >= MIN_FREE else State.WARNING
-    yield Finding("disk", enough, f"{free / 1e9:,.1f} GB free", None if enough is State.OK else "penstock sweep")
+    free = shutil.disk_usage(path).free
+    enough = CheckStatus.OK if free >= MIN_FREE_BYTES else CheckStatus.WARNING
+    yield CheckResult(
+        "disk", enough, f"{free / 1e9:,.1f} GB free", None if enough is CheckStatus.OK else "penstock sweep"
+    )
 
 
-def database(db: Database) -> Iterator[Finding]:
-    """Can the catalog be reached, is it up to date, and does PostgreSQL keep tenants apart?"""
+def check_database(db: Database) -> Iterator[CheckResult]:
+    """Check the database connection, the revision of the catalog, and PostgreSQL's row-level security."""
     try:
-        with db.raw() as connection:
+        with db.connect_without_tenant() as connection:
             dialect = connection.dialect
             server = ".".join(map(str, getattr(dialect, "server_version_info", None) or ()))
-        yield Finding("database", State.OK, f"{dialect.name} {server}".strip())
-        upgrade.assert_current(db)
-        yield Finding("catalog", State.OK, f"revision {upgrade.HEAD}")
+        yield CheckResult("database", CheckStatus.OK, f"{dialect.name} {server}".strip())
+        migrate.assert_current(db)
+        yield CheckResult("catalog", CheckStatus.OK, f"revision {migrate.CURRENT_MIGRATION}")
         if dialect.name == "postgresql":
             yield _row_security(db)
     except PenstockError as error:
-        mend = (
+        fix = (
             "penstock migrate"
             if error.kind == "Unsupported"
-            else "check PENSTOCK_DATABASE_URL, and that the server runs"
+            else "check PENSTOCK_DATABASE_URL and that the server is running"
         )
-        yield Finding("database", State.FAILED, error.message, mend)
+        yield CheckResult("database", CheckStatus.FAILED, error.message, fix)
 
 
-def files(ws: Workspace, caller: Caller, progress: Callable[[int], None] = lambda _: None) -> Iterator[Finding]:
-    """Read every file of every retained version, and compare it with the checksum it was committed with."""
+def check_files(ws: Workspace, caller: Caller, progress: ProgressCallback | None = None) -> Iterator[CheckResult]:
+    """Read every file of every retained version, and compare it with the checksum it was committed with.
+
+    Args:
+        ws: the workspace
+        caller: an admin of the tenant
+        progress: receives the number of bytes read; may raise to stop
+    """
+    tracker = ProgressTracker(progress, Progress(unit="bytes"))
     with ws.db.read(caller) as tx:
-        names = [(snapshot.name, snapshot.dataset) for snapshot in history.datasets_now(tx)]
+        names = [(snapshot.name, snapshot.dataset) for snapshot in snapshots.list_newest(tx)]
     for name, dataset in names:
         with ws.db.read(caller) as tx:
-            held = retention.faded(tx, dataset, None)
-        bad = [file.path for file in held if checksum(ws.store, file.path, progress) != file.checksum]
+            held = retention.expired_files(tx, dataset, None)
+        bad = [file.path for file in held if checksum(ws.store, file.path, tracker.add) != file.checksum]
         if bad:
-            yield Finding(
-                str(name), State.FAILED, f"{len(bad)} of {len(held)} files are damaged or gone: {bad[0]}",
+            yield CheckResult(
+                str(name), CheckStatus.FAILED, f"{len(bad)} of {len(held)} files are damaged or missing: {bad[0]}",
                 "restore the file from a backup, under the same name",
             )  # fmt: skip
         else:
-            yield Finding(str(name), State.OK, f"{len(held)} files are as they were written")
+            yield CheckResult(str(name), CheckStatus.OK, f"{len(held)} files have the checksum of their commit")
 
 
-def _python() -> Finding:
+def _python() -> CheckResult:
     found = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info >= MIN_PYTHON:
-        return Finding("python", State.OK, found)
-    return Finding("python", State.FAILED, found, "install Python 3.11 or newer")
+        return CheckResult("python", CheckStatus.OK, found)
+    return CheckResult("python", CheckStatus.FAILED, found, "install Python 3.11 or newer")
 
 
-def _java() -> Finding:
-    mend = f"apt-get install openjdk-{JAVA[0]}-jre-headless (pipelines run on Spark, which needs Java {JAVA[0]} to {JAVA[1]})"
-    home = os.environ.get("JAVA_HOME")
-    program = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
-    if program is None:
-        return Finding("java", State.WARNING, "not found", mend)
-    try:
-        told = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=20, check=True).stderr
-    except (OSError, subprocess.SubprocessError):
-        return Finding("java", State.WARNING, f"{program} does not run", mend)
-    number = re.search(r'version "(?:1\.)?(\d+)', told)
-    if number and JAVA[0] <= int(number[1]) <= JAVA[1]:
-        return Finding("java", State.OK, told.splitlines()[0])
-    return Finding("java", State.WARNING, told.splitlines()[0] if told else "unknown version", mend)
+def _java() -> CheckResult:
+    fix = f"apt-get install openjdk-{JAVA[0]}-jre-headless (pipelines run on Spark, which needs Java {JAVA[0]} to {JAVA[1]})"
+    java = find_java()
+    if java is None:
+        return CheckResult("java", CheckStatus.WARNING, "not found", fix)
+    if java.description is None:
+        return CheckResult("java", CheckStatus.WARNING, f"{java.program} does not run", fix)
+    if java.is_supported:
+        return CheckResult("java", CheckStatus.OK, java.description)
+    return CheckResult("java", CheckStatus.WARNING, java.description, fix)
 
 
-def _row_security(db: Database) -> Finding:
-    unprotected = upgrade.unprotected(db)
+def _row_security(db: Database) -> CheckResult:
+    unprotected = migrate.tables_without_row_security(db)
     if unprotected:
-        return Finding("row security", State.FAILED, f"not in force on {', '.join(unprotected)}", "penstock migrate")
-    return Finding("row security", State.OK, "forced on every table of tenants")
+        return CheckResult(
+            "row security", CheckStatus.FAILED, f"not in force on {', '.join(unprotected)}", "penstock migrate"
+        )
+    return CheckResult("row security", CheckStatus.OK, "forced on every table of tenants")

@@ -1,4 +1,4 @@
-"""Which process this is, in words by which another one can see whether it still lives."""
+"""Process identity (host, boot id, PID namespace, PID, start time), and a check whether a process is alive."""
 
 import os
 import socket
@@ -6,46 +6,46 @@ from datetime import timedelta
 from functools import cache
 from pathlib import Path
 
-SILENT = timedelta(seconds=30)  # one that cannot be seen, and showed no sign of life for so long, has ended
+STALE_AFTER = timedelta(seconds=30)  # an invisible process without a heartbeat for this long counts as dead
 
 _PROC = Path("/proc")
-_SOMEWHERE = "somewhere"  # a system that does not tell its processes apart in this way
+_NO_NAMESPACE = "somewhere"  # of a system without boot ids and PID namespaces
 
 
-def name() -> str:
-    """Host, kernel and pid namespace, process id, and when it started: no other process ever has the same."""
-    return _name(os.getpid())
+def current_process() -> str:
+    """Return the identity of this process. No two processes ever have the same."""
+    return _process_name(os.getpid())
 
 
-def lives(process: str) -> bool | None:
-    """Is it still there? None: it cannot be seen from here."""
-    if process == name():
+def is_alive(process: str) -> bool | None:
+    """Return whether a process is alive, or None if it is not visible from this PID namespace."""
+    if process == current_process():
         return True
-    _, place, pid, started = process.rsplit(" ", 3)
-    if place == _SOMEWHERE or place != name().rsplit(" ", 3)[1]:
+    _, namespace, pid, started = process.rsplit(" ", 3)
+    if namespace == _NO_NAMESPACE or namespace != current_process().rsplit(" ", 3)[1]:
         return None
-    return _started(int(pid)) == started
+    return _start_time(int(pid)) == started
 
 
 @cache
-def _name(pid: int) -> str:
-    return f"{socket.gethostname()[:64]} {_place()} {pid} {_started(pid)}"
+def _process_name(pid: int) -> str:
+    return f"{socket.gethostname()[:64]} {_pid_namespace()} {pid} {_start_time(pid)}"
 
 
-def _place() -> str:
-    """The same for processes that can see each other: hosts may share a name, and so may containers."""
+def _pid_namespace() -> str:
+    """Return the boot id and the PID namespace: equal for processes that can see each other."""
     try:
         boot = (_PROC / "sys/kernel/random/boot_id").read_text("ascii").strip()
         return f"{boot}/{os.readlink(_PROC / 'self/ns/pid')}"
     except OSError:
-        return _SOMEWHERE
+        return _NO_NAMESPACE
 
 
-def _started(pid: int) -> str:
-    """In ticks since the kernel started; "over" for a process that has ended."""
+def _start_time(pid: int) -> str:
+    """Return the start time of a process in clock ticks since boot, or "over" if the process has ended."""
     try:
-        told = (_PROC / str(pid) / "stat").read_text("utf-8", "replace")
+        stat = (_PROC / str(pid) / "stat").read_text("utf-8", "replace")
     except OSError:
         return "over"
-    state, *fields = told.rpartition(")")[2].split()  # a process may call itself anything, before that
+    state, *fields = stat.rpartition(")")[2].split()  # the process name before it may contain any character
     return "over" if state in ("Z", "X") else fields[18]

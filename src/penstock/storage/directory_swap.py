@@ -1,8 +1,9 @@
-"""Change a plain directory all at once: stage, journal, rename. What was interrupted is finished or undone by the next.
+"""Change several files of a plain directory atomically: stage, write a journal, rename.
 
-Everything that is not yet data lives in a folder of its own beside the directory (`.NAME.penstock`), where no reader of
-the directory looks; inside it, under a hidden name, where the directory is a mount point or its parent is closed to us.
-The journal is the point of no return: without one, staged files are removed; with one, it is carried out.
+Staged files and the journal are in a work folder beside the directory (`.NAME.penstock`), where readers of the
+directory do not look. If the directory is a mount point or its parent is not writable, the work folder is inside it,
+under a hidden name. The journal is the point of no return: without a journal, staged files are removed; with one, the
+next change finishes it.
 """
 
 import contextlib
@@ -19,45 +20,50 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from uuid import uuid4
 
-from penstock import failpoints as faults
+from penstock import failpoints
 from penstock.errors import Conflict, Invalid, Unavailable
 
 _JOURNAL = "journal.json"
-_LOCK = "lock"
-_FORMAT = 1
+_LOCK_FILE = "lock"
+_JOURNAL_FORMAT = 1
 
 
-class Swap:
-    """A directory held for one change. New files are staged, then put in place by `commit`."""
+class DirectorySwap:
+    """A change of a locked directory. New files are staged, then renamed by `commit`."""
 
-    def __init__(self, target: Path, place: Path) -> None:
-        self._target, self._place = target, place
-        self._stage = place / f"stage-{uuid4().hex}"
+    def __init__(self, target: Path, work_folder: Path) -> None:
+        self._target, self._work_folder = target, work_folder
+        self._stage = work_folder / f"stage-{uuid4().hex}"
         self._stage.mkdir()
 
     @property
     def scratch(self) -> str:
-        """A folder for what is needed on the way."""
+        """Return a folder for temporary files."""
         return str(self._stage)
 
     def path(self) -> str:
-        """A path for a new file."""
+        """Return a path for a new staged file."""
         return str(self._stage / f"{uuid4().hex}.staged")
 
     def folder(self) -> str:
-        """A path for a folder that is not there yet."""
+        """Return a path for a new folder, which does not exist yet."""
         return str(self._stage / f"{uuid4().hex}.folder")
 
     def commit(
         self, moves: Sequence[tuple[str, str]], removes: Sequence[str], *, remove_directory: bool = False
     ) -> None:
-        """Give staged files their names below the directory, and remove others: all of it, whatever happens.
+        """Rename staged files into the directory and remove other files, completely or not at all.
 
-        With `remove_directory` the directory goes too, if nothing is left in it.
+        Args:
+            moves: staged path and final name, relative to the directory
+            removes: names of files to remove
+            remove_directory: also remove the directory, if it is empty then
         """
-        with _told(self._target):
-            # Whatever could go wrong for good must do so now: once there is a journal, it has to be carried out.
-            for folder in {_below(self._target, name).parent for name in (*removes, *(final for _, final in moves))}:
+        with _translate_errors(self._target):
+            # Permanent errors must occur before the journal is written, because a journal has to be executed.
+            for folder in {
+                _resolve_below(self._target, name).parent for name in (*removes, *(final for _, final in moves))
+            }:
                 folder.mkdir(parents=True, exist_ok=True)
                 if not os.access(folder, os.W_OK | os.X_OK):
                     raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
@@ -65,72 +71,72 @@ class Swap:
                 _sync(Path(staged))
             for folder in {Path(staged).parent for staged, _ in moves}:
                 _sync(folder)
-            _sync(self._place)
-            _sync(self._place.parent)
-        faults.at("swap.staged")
+            _sync(self._work_folder)
+            _sync(self._work_folder.parent)
+        failpoints.hit("swap.staged")
         journal = {
-            "format": _FORMAT,
-            "target": _identity(self._target),
-            "moves": [[os.path.relpath(staged, self._place), final] for staged, final in moves],
+            "format": _JOURNAL_FORMAT,
+            "target": _directory_identity(self._target),
+            "moves": [[os.path.relpath(staged, self._work_folder), final] for staged, final in moves],
             "removes": list(removes),
             "remove_directory": remove_directory,
         }
-        draft = self._place / f"{_JOURNAL}.draft"
-        with _told(self._target):
-            with draft.open("w", encoding="utf-8") as file:
+        temporary = self._work_folder / f"{_JOURNAL}.draft"
+        with _translate_errors(self._target):
+            with temporary.open("w", encoding="utf-8") as file:
                 json.dump(journal, file)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(draft, self._place / _JOURNAL)
-            _sync(self._place)
-        faults.at("swap.journaled")
-        _carry_out(self._target, self._place)
+            os.replace(temporary, self._work_folder / _JOURNAL)
+            _sync(self._work_folder)
+        failpoints.hit("swap.journaled")
+        _apply_journal(self._target, self._work_folder)
 
 
 @contextlib.contextmanager
-def held(target: Path, *, wait: float = 60.0) -> Iterator[Swap]:
-    """Hold the directory, alone; what an earlier change left is finished or undone first."""
-    with _locked(target, wait) as place:
-        _recover(target, place)
+def locked_swap(target: Path, *, wait: float = 60.0) -> Iterator[DirectorySwap]:
+    """Lock the directory, and first finish or undo an interrupted change."""
+    with _lock_folder(target, wait) as work_folder:
+        _recover_folder(target, work_folder)
         try:
-            faults.at("swap.locked")
-            yield Swap(target, place)
+            failpoints.hit("swap.locked")
+            yield DirectorySwap(target, work_folder)
         finally:
-            _clear(place)
+            _remove_staged(work_folder)
 
 
 @contextlib.contextmanager
-def aside(target: Path) -> Iterator[Swap]:
-    """A place for passing files, without a hold: for those who only look."""
-    if any((place / _JOURNAL).exists() for place in _places(target)):
+def scratch_swap(target: Path) -> Iterator[DirectorySwap]:
+    """Provide a scratch folder without a lock, for a merge that only reports."""
+    if any((work_folder / _JOURNAL).exists() for work_folder in _work_folders(target)):
         raise Unavailable(
-            "merge_interrupted",
-            f"a merge into {target} was interrupted; the next merge, or `penstock merge --recover {target}`, finishes it",
+            "merge_interrupted.pending",
+            {"target": target},
         )
     near = target.parent if target.is_dir() and os.access(target.parent, os.W_OK | os.X_OK) else None
-    with tempfile.TemporaryDirectory(prefix=f".{target.name}.penstock-", dir=near) as place:
-        yield Swap(target, Path(place))
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}.penstock-", dir=near) as work_folder:
+        yield DirectorySwap(target, Path(work_folder))
 
 
 def recover(target: Path, *, wait: float = 60.0) -> str | None:
-    """Finish or undo what was interrupted: "finished", "undone", or None where there was nothing."""
-    if not any(place.is_dir() for place in _places(target)):
+    """Finish or undo an interrupted change. Returns "finished", "undone", or None if there was none."""
+    if not any(work_folder.is_dir() for work_folder in _work_folders(target)):
         return None
-    with _locked(target, wait) as place:
-        return _recover(target, place)
+    with _lock_folder(target, wait) as work_folder:
+        return _recover_folder(target, work_folder)
 
 
-def _places(target: Path) -> tuple[Path, Path]:
+def _work_folders(target: Path) -> tuple[Path, Path]:
     return target.parent / f".{target.name}.penstock", target / ".penstock"
 
 
-def _other(target: Path, place: Path) -> Path:
-    beside, inside = _places(target)
-    return inside if place == beside else beside
+def _other_folder(target: Path, work_folder: Path) -> Path:
+    beside, inside = _work_folders(target)
+    return inside if work_folder == beside else beside
 
 
-def _place(target: Path) -> Path:
-    beside, inside = _places(target)
+def _choose_work_folder(target: Path) -> Path:
+    beside, inside = _work_folders(target)
     if (inside / _JOURNAL).exists():
         return inside
     if target.is_dir() and (
@@ -141,46 +147,50 @@ def _place(target: Path) -> Path:
 
 
 @contextlib.contextmanager
-def _locked(target: Path, wait: float) -> Iterator[Path]:
-    place = _place(target)
+def _lock_folder(target: Path, wait: float) -> Iterator[Path]:
+    work_folder = _choose_work_folder(target)
     deadline = time.monotonic() + wait
+    missing_parents = [parent for parent in work_folder.parents if not parent.exists()]  # innermost first
     try:
-        while (lock := _try_lock(place, _other(target, place))) is None:
+        while (lock := _try_lock(work_folder, _other_folder(target, work_folder))) is None:
             if time.monotonic() > deadline:
                 raise Unavailable(
                     "directory_busy",
-                    f"another merge into {target} has been under way for {wait:.0f} s; try again later",
+                    {"target": target, "wait": wait},
                 )
             time.sleep(0.05)
     except OSError as cause:
-        raise Unavailable("cannot_write_directory", f"{target} cannot be changed: {cause.strerror or cause}") from None
+        raise Unavailable("cannot_write_directory.lock", {"target": target, "error": cause.strerror or cause}) from None
     try:
-        yield place
+        yield work_folder
     finally:
-        if not (place / _JOURNAL).exists():
-            (place / _LOCK).unlink(missing_ok=True)
-            with contextlib.suppress(OSError):
-                place.rmdir()
+        if not (work_folder / _JOURNAL).exists():
+            (work_folder / _LOCK_FILE).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # a folder that is in use is not empty
+                for folder in (work_folder, *missing_parents):
+                    folder.rmdir()
         os.close(lock)
 
 
-def _try_lock(place: Path, other: Path) -> int | None:
-    """The lock as an open file, or None. It is released with the process, however that ends.
+def _try_lock(work_folder: Path, other: Path) -> int | None:
+    """Return the lock as an open file, or None. The operating system releases it when the process ends.
 
-    Somebody with other rights may work in the `other` place: whoever has one lock asks for the other, so one of two
-    always sees the other.
+    A process with other permissions may use the other work folder: each process checks the other lock after it has
+    taken its own, so at least one of two detects the other.
     """
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.mkdir(mode=0o700, exist_ok=True)
-    _check_owner(place)
+    work_folder.parent.mkdir(parents=True, exist_ok=True)
     try:
-        lock = os.open(place / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except FileNotFoundError:  # the one before us has just cleared the place away
+        work_folder.mkdir(mode=0o700, exist_ok=True)
+        _check_owner(work_folder)
+        lock = os.open(work_folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except FileNotFoundError:  # the previous owner has just removed the folder, or its parents
         return None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        gone = os.stat(place / _LOCK).st_ino != os.fstat(lock).st_ino  # it was removed while we took it
-        if not gone and not _is_used(other):
+        gone = (
+            os.stat(work_folder / _LOCK_FILE).st_ino != os.fstat(lock).st_ino
+        )  # the file was removed before it was locked
+        if not gone and not _is_in_use(other):
             return lock
     except (BlockingIOError, FileNotFoundError):
         pass
@@ -191,11 +201,11 @@ def _try_lock(place: Path, other: Path) -> int | None:
     return None
 
 
-def _is_used(place: Path) -> bool:
-    if (place / _JOURNAL).exists():
+def _is_in_use(work_folder: Path) -> bool:
+    if (work_folder / _JOURNAL).exists():
         return True
     try:
-        lock = os.open(place / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
+        lock = os.open(work_folder / _LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:
@@ -207,109 +217,110 @@ def _is_used(place: Path) -> bool:
     return False
 
 
-def _check_owner(place: Path) -> None:
-    """A journal is carried out as it stands, so it must be from somebody who may change the directory."""
-    found = place.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid not in (os.geteuid(), place.parent.stat().st_uid):
-        raise Invalid("foreign_journal", f"{place} is somebody else's; have them finish their merge, or remove it")
+def _check_owner(work_folder: Path) -> None:
+    """Check the owner of the work folder: its journal is executed, so its owner must have the right to change the
+    directory.
+    """
+    status = work_folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid not in (os.geteuid(), work_folder.parent.stat().st_uid):
+        raise Invalid("foreign_journal", {"work_folder": work_folder})
 
 
-def _identity(target: Path) -> list[int] | None:
-    """What tells a directory from another that has taken its name."""
+def _directory_identity(target: Path) -> list[int] | None:
+    """Return device and inode, which distinguish the directory from another one with the same name."""
     try:
-        found = target.stat()
+        status = target.stat()
     except FileNotFoundError:
         return None
-    return [found.st_dev, found.st_ino]
+    return [status.st_dev, status.st_ino]
 
 
-def _recover(target: Path, place: Path) -> str | None:
-    if (place / _JOURNAL).exists():
-        journal = _journal(place)
-        if not journal["remove_directory"] and journal["target"] not in (None, _identity(target)):
+def _recover_folder(target: Path, work_folder: Path) -> str | None:
+    if (work_folder / _JOURNAL).exists():
+        journal = _read_journal(work_folder)
+        if not journal["remove_directory"] and journal["target"] not in (None, _directory_identity(target)):
             raise Conflict(
                 "directory_replaced",
-                f"a merge into {target} was interrupted, and another directory has taken its place since; "
-                f"if that merge is not wanted any more, remove {place}",
+                {"target": target, "work_folder": work_folder},
             )
-        _carry_out(target, place)
-        _clear(place)
+        _apply_journal(target, work_folder)
+        _remove_staged(work_folder)
         return "finished"
-    return "undone" if _clear(place) else None
+    return "undone" if _remove_staged(work_folder) else None
 
 
-def _carry_out(target: Path, place: Path) -> None:
-    """Do what the journal says. All of it may have been done before."""
-    journal = _journal(place)
-    with _told(target, journal=place / _JOURNAL):
-        _apply(target, place, journal)
-    faults.at("swap.done")
-    (place / _JOURNAL).unlink()
-    _sync(place)
+def _apply_journal(target: Path, work_folder: Path) -> None:
+    """Execute the journal. Every step can be repeated."""
+    journal = _read_journal(work_folder)
+    with _translate_errors(target, journal=work_folder / _JOURNAL):
+        _apply_changes(target, work_folder, journal)
+    failpoints.hit("swap.done")
+    (work_folder / _JOURNAL).unlink()
+    _sync(work_folder)
 
 
-def _apply(target: Path, place: Path, journal: dict[str, Any]) -> None:
+def _apply_changes(target: Path, work_folder: Path, journal: dict[str, Any]) -> None:
     folders = set()
     for staged, final in journal["moves"]:
-        source, goal = _below(place, staged), _below(target, final)
+        source, target_file = _resolve_below(work_folder, staged), _resolve_below(target, final)
         if source.exists():
-            goal.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(source, goal)
-        folders.add(goal.parent)
-        faults.at("swap.moved")
+            target_file.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(source, target_file)
+        folders.add(target_file.parent)
+        failpoints.hit("swap.moved")
     for folder in folders:
-        for each in (folder, *folder.parents):
-            _sync(each)
-            if each == target.parent:
+        for folder_or_parent in (folder, *folder.parents):
+            _sync(folder_or_parent)
+            if folder_or_parent == target.parent:
                 break
     emptied = set()
     for name in journal["removes"]:
-        goal = _below(target, name)
-        goal.unlink(missing_ok=True)
-        emptied.add(goal.parent)
-        faults.at("swap.removed")
+        target_file = _resolve_below(target, name)
+        target_file.unlink(missing_ok=True)
+        emptied.add(target_file.parent)
+        failpoints.hit("swap.removed")
     for folder in emptied:
         _remove_empty(folder, target, also_target=journal["remove_directory"])
 
 
-def _journal(place: Path) -> dict[str, Any]:
-    path = place / _JOURNAL
+def _read_journal(work_folder: Path) -> dict[str, Any]:
+    path = work_folder / _JOURNAL
     try:
         journal: dict[str, Any] = {"target": None, **json.loads(path.read_text("utf-8"))}
-        if journal["format"] != _FORMAT:
+        if journal["format"] != _JOURNAL_FORMAT:
             raise ValueError(f"format {journal['format']}")
     except (ValueError, KeyError, TypeError) as cause:
         raise Invalid(
-            "broken_journal",
-            f"{path} cannot be read ({cause}); a newer Penstock may have written it: recover with that",
+            "broken_journal.unreadable",
+            {"path": path, "cause": cause},
         ) from None
     return journal
 
 
 def _remove_empty(folder: Path, target: Path, *, also_target: bool) -> None:
-    """Remove folders in which nothing is left, from the inside out."""
+    """Remove empty folders, innermost first."""
     while folder != target:
         try:
             folder.rmdir()
         except FileNotFoundError:
-            pass  # gone before we were interrupted
+            pass  # removed before the interruption
         except OSError:
             _sync(folder)
             return
         folder = folder.parent
     if also_target:
-        with contextlib.suppress(OSError):  # somebody else's files are in it, or it is gone
+        with contextlib.suppress(OSError):  # it has other files, or was removed
             target.rmdir()
         _sync(target.parent)
     if target.exists():
         _sync(target)
 
 
-def _clear(place: Path) -> bool:
-    """Remove what is staged; was there any?"""
-    if (place / _JOURNAL).exists():  # a change that failed half-way: its files are needed to finish it
+def _remove_staged(work_folder: Path) -> bool:
+    """Remove staged files. Returns whether there were any."""
+    if (work_folder / _JOURNAL).exists():  # the journal needs the staged files
         return False
-    stages = [*place.glob("stage-*"), *place.glob(f"{_JOURNAL}.draft")]
+    stages = [*work_folder.glob("stage-*"), *work_folder.glob(f"{_JOURNAL}.draft")]
     for stage in stages:
         if stage.is_dir():
             shutil.rmtree(stage, ignore_errors=True)
@@ -318,26 +329,25 @@ def _clear(place: Path) -> bool:
     return bool(stages)
 
 
-def _below(root: Path, name: str) -> Path:
+def _resolve_below(root: Path, name: str) -> Path:
     parts = PurePosixPath(name)
     if parts.is_absolute() or ".." in parts.parts:
-        raise Invalid("broken_journal", f"the journal of {root} names a file outside of it")
+        raise Invalid("broken_journal.outside", {"root": root})
     return root / name
 
 
 @contextlib.contextmanager
-def _told(target: Path, journal: Path | None = None) -> Iterator[None]:
-    """What the file system says, with what it means for the merge."""
+def _translate_errors(target: Path, journal: Path | None = None) -> Iterator[None]:
+    """Raise errors of the file system as Unavailable, with their consequence for the merge."""
     try:
         yield
     except OSError as cause:
-        said = f"{cause.strerror or cause}{f' ({cause.filename})' if cause.filename else ''}"
+        message = f"{cause.strerror or cause}{f' ({cause.filename})' if cause.filename else ''}"
         if journal is None:
-            raise Unavailable("cannot_write_directory", f"nothing was changed: {target}: {said}") from cause
+            raise Unavailable("cannot_write_directory.unchanged", {"target": target, "error": message}) from cause
         raise Unavailable(
-            "merge_interrupted",
-            f"the merge is written down in {journal} but could not be finished: {said}; when that is repaired, the next "
-            f"merge, or `penstock merge --recover {target}`, finishes it",
+            "merge_interrupted.journaled",
+            {"journal": journal, "error": message, "target": target},
         ) from cause
 
 

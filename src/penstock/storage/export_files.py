@@ -1,4 +1,4 @@
-"""Rows into files for others: Parquet, CSV, JSON lines and Arrow."""
+"""Write rows to files in the formats Parquet, CSV, JSON lines and Arrow."""
 
 import base64
 import json
@@ -17,34 +17,45 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
+from penstock.core.formatting import format_value
 from penstock.errors import AlreadyExists, Invalid, Unavailable
 from penstock.storage.file_formats import format_of
 
 
-def outgoing(reader: pa.RecordBatchReader, path: Path, *, format: str | None = None, replace: bool = False) -> int:
-    """Write the rows to a file that appears under its name only when it is complete. The answer is the rows."""
+def write_file(reader: pa.RecordBatchReader, path: Path, *, format: str | None = None, replace: bool = False) -> int:
+    """Write rows to a file, which appears under its name only when it is complete. Returns the number of rows.
+
+    Args:
+        format: the format; taken from the file name unless given
+        replace: replace an existing file
+
+    Raises:
+        AlreadyExists: the file exists and `replace` is not set
+        Invalid: the path is not a regular file, or the format cannot store a column
+        Unavailable: the file cannot be written
+    """
     write = WRITERS[format or format_of(path)]
     if os.path.exists(path) and not path.is_file():
-        raise Invalid("not_a_file", f"{path} is no file that could be replaced; name a new one", path=str(path))
+        raise Invalid("not_a_file.output", {"file": path}, path=str(path))
     if os.path.exists(path) and not replace:
-        raise AlreadyExists("file_exists", f"{path} is there already; --force replaces it", path=str(path))
-    path = Path(os.path.realpath(path))  # a link stays, and leads to the new content
-    draft = path.parent / f".{uuid4().hex}.part"
+        raise AlreadyExists("file_exists", {"file": path}, path=str(path))
+    path = Path(os.path.realpath(path))  # a symbolic link stays and points to the new content
+    temporary = path.parent / f".{uuid4().hex}.part"
     try:
-        with draft.open("xb") as sink:
+        with temporary.open("xb") as sink:
             rows = write(reader, sink)
             sink.flush()
             os.fsync(sink.fileno())
-        os.replace(draft, path)
+        os.replace(temporary, path)
     except OSError as cause:
-        raise Unavailable("cannot_write_file", f"{path} cannot be written: {cause.strerror or cause}") from None
+        raise Unavailable("cannot_write_file", {"path": path, "error": cause.strerror or cause}) from None
     finally:
         with suppress(OSError):
-            draft.unlink()
+            temporary.unlink()
     return rows
 
 
-def _counted(reader: pa.RecordBatchReader, write: Callable[[pa.RecordBatch], Any]) -> int:
+def _write_batches(reader: pa.RecordBatchReader, write: Callable[[pa.RecordBatch], Any]) -> int:
     rows = 0
     for batch in reader:
         write(batch)
@@ -52,44 +63,44 @@ def _counted(reader: pa.RecordBatchReader, write: Callable[[pa.RecordBatch], Any
     return rows
 
 
-def _to_parquet(reader: pa.RecordBatchReader, sink: IO[bytes]) -> int:
+def _write_parquet(reader: pa.RecordBatchReader, sink: IO[bytes]) -> int:
     with pq.ParquetWriter(sink, reader.schema, compression="zstd") as writer:
-        return _counted(reader, writer.write_batch)
+        return _write_batches(reader, writer.write_batch)
 
 
-def _to_csv(reader: pa.RecordBatchReader, sink: IO[bytes]) -> int:
-    if no_text := [f for f in reader.schema if pt.is_nested(f.type) or pt.is_binary(f.type)]:
+def _write_csv(reader: pa.RecordBatchReader, sink: IO[bytes]) -> int:
+    if unsupported := [f for f in reader.schema if pt.is_nested(f.type) or pt.is_binary(f.type)]:
         raise Invalid(
             "not_in_csv",
-            f"CSV cannot hold column {no_text[0].name!r} ({no_text[0].type}); leave it out, or take parquet or jsonl",
+            {"name": unsupported[0].name, "type": format_value(unsupported[0].type)},
         )
     with pacsv.CSVWriter(sink, reader.schema) as writer:
-        return _counted(reader, writer.write_batch)
+        return _write_batches(reader, writer.write_batch)
 
 
-def _to_jsonl(reader: pa.RecordBatchReader, sink: IO[bytes]) -> int:
+def _write_jsonl(reader: pa.RecordBatchReader, sink: IO[bytes]) -> int:
     def write(batch: pa.RecordBatch) -> None:
         for row in batch.to_pylist():
             sink.write(json.dumps(plain_json(row), ensure_ascii=False, allow_nan=False).encode() + b"\n")
 
-    return _counted(reader, write)
+    return _write_batches(reader, write)
 
 
-def _to_arrow(reader: pa.RecordBatchReader, sink: IO[bytes]) -> int:
+def _write_arrow(reader: pa.RecordBatchReader, sink: IO[bytes]) -> int:
     with pa.ipc.new_stream(sink, reader.schema) as writer:
-        return _counted(reader, writer.write_batch)
+        return _write_batches(reader, writer.write_batch)
 
 
 WRITERS: dict[str, Callable[[pa.RecordBatchReader, IO[bytes]], int]] = {
-    "parquet": _to_parquet,
-    "csv": _to_csv,
-    "jsonl": _to_jsonl,
-    "arrow": _to_arrow,
+    "parquet": _write_parquet,
+    "csv": _write_csv,
+    "jsonl": _write_jsonl,
+    "arrow": _write_arrow,
 }
 
 
 def plain_json(value: Any) -> Any:
-    """A value as JSON can say it: times as ISO text, decimals as text, bytes as base64, NaN as null."""
+    """Convert a value to JSON: times to ISO text, decimals to text, bytes to base64, NaN to null."""
     match value:
         case dict():
             return {key: plain_json(inner) for key, inner in value.items()}

@@ -1,4 +1,4 @@
-"""Rows from files of others: Parquet, CSV, JSON lines and Arrow, as streams in bounded memory."""
+"""Read rows from Parquet, CSV, JSON lines and Arrow files as streams in bounded memory."""
 
 import base64
 import re
@@ -16,56 +16,67 @@ import pyarrow.json as pajson
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from penstock.core.schema.canonical import canonical, check_fits
+from penstock.core.schema.canonical import canonical_schema
+from penstock.core.schema.compatibility import check_fits
 from penstock.errors import Invalid, NotFound, PenstockError
-from penstock.storage import arrow_ipc as ipc
-from penstock.storage.file_formats import ENDINGS, ending, format_of
+from penstock.storage import arrow_ipc
+from penstock.storage.file_formats import check_file_name, format_of, format_suffix, is_parquet
 
 Types = Mapping[str, pa.DataType]
 
-_TYPED = ("csv", "jsonl")  # formats that leave the types to the reader
-_BLOCK = 4 << 20  # bytes of text that are read, and whose types are guessed, at once; no row may be longer
-_MOST_ROWS = 4_096  # of a Parquet file at once
-_BATCH_BYTES = 32 << 20
-_MESSAGE_BYTES = 1 << 30  # that one part of a compressed Arrow file may unpack to
+_UNTYPED_FORMATS = ("csv", "jsonl")  # formats without column types
+BLOCK_BYTES = 4 << 20  # text is read and its types are guessed per block; no row may be longer
+_MAX_BATCH_ROWS = 4_096  # of a Parquet file
+_MAX_BATCH_BYTES = 32 << 20
+_MAX_MESSAGE_BYTES = 1 << 30  # of one message after decompression
 
 
-def incoming(
+def read_files(
     paths: Sequence[Path],
     *,
     format: str | None = None,
     types: Types | None = None,
     nulls: Sequence[str] = (),
     like: pa.Schema | None = None,
-) -> "Incoming":
-    """The rows of one or more files, one after the other, in bounded memory. The first file sets the schema.
+    max_message_bytes: int = _MAX_MESSAGE_BYTES,
+) -> "FileRows":
+    """Read the rows of one or more files in bounded memory. The first file determines the schema.
 
-    A text file leaves the types open: they are as in `types`, or else as in `like`, or else guessed.
-    `nulls`: what means NULL in CSV, besides an empty field.
+    Args:
+        paths: files, or folders of Parquet files
+        format: the format; taken from the file names unless given
+        types: column types for CSV and JSON lines
+        nulls: texts that mean NULL in CSV, in addition to an empty field
+        like: a schema whose types are used for columns that are not in `types`; other types are guessed
+        max_message_bytes: limit of one message of an Arrow file after decompression
+
+    Raises:
+        NotFound: a file does not exist
+        Invalid: a file cannot be read, or does not match the schema
     """
-    files = [file for path in paths for file in _files(path, format)]
+    files = [file for path in paths for file in _find_files(path, format)]
 
-    def opened(file: Path) -> Opened:
-        kind = format or format_of(file)
-        if types and kind not in _TYPED:
-            raise Invalid("types_not_wanted", f"{file.name}: a {kind} file tells the types of its columns itself")
-        with _read(file):
-            return READERS[kind](file, Hints(types or {}, nulls, like))
+    def open_file(file: Path) -> OpenedFile:
+        file_format = format or _format_of(file)
+        if types and file_format not in _UNTYPED_FORMATS:
+            raise Invalid("types_not_allowed", {"name": file.name, "format": file_format})
+        with _translate_errors(file):
+            return READERS[file_format](file, ReadHints(types or {}, nulls, like, max_message_bytes))
 
-    schema, first = opened(files[0])
+    schema, first = open_file(files[0])
 
     def rows() -> Iterator[pa.RecordBatch]:
-        yield from _guarded(files[0], first)
+        yield from _read_batches(files[0], first)
         for file in files[1:]:
-            own, batches = opened(file)
-            check_fits(own, canonical(schema) if like is None else like)
-            yield from _guarded(file, batches)
+            own, batches = open_file(file)
+            check_fits(own, canonical_schema(schema) if like is None else like)
+            yield from _read_batches(file, batches)
 
-    return Incoming(schema, rows())
+    return FileRows(schema, rows())
 
 
-class Incoming:
-    """A stream of batches that fit a schema, but may lack columns of it or hold narrower types."""
+class FileRows:
+    """A stream of batches that match a schema, but may lack columns or have narrower types."""
 
     def __init__(self, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
         self.schema, self._batches = schema, batches
@@ -75,127 +86,137 @@ class Incoming:
 
 
 @dataclass(frozen=True, slots=True)
-class Hints:
-    """What the one who sends a text file knows about it."""
+class ReadHints:
+    """Hints for reading text files, which have no types, and the limit of Arrow files."""
 
     types: Types
     nulls: Sequence[str]
     like: pa.Schema | None
+    max_message_bytes: int = _MAX_MESSAGE_BYTES
 
-    def known(self, guessed: pa.Schema) -> dict[str, pa.DataType]:
-        """The types to read columns as, where they need not be guessed. What shows no type that could be kept is text."""
-        vague = {f.name: pa.string() for f in guessed if pt.is_null(f.type) or pt.is_time(f.type)}
-        alike = {f.name: f.type for f in self.like or [] if not pt.is_nested(f.type)}
-        return {**vague, **alike, **self.types}
-
-
-Opened = tuple[pa.Schema, Iterator[pa.RecordBatch]]
+    def column_types(self, guessed: pa.Schema) -> dict[str, pa.DataType]:
+        """Return the types of the columns that need not be guessed. Columns without a supported type become text."""
+        untyped = {f.name: pa.string() for f in guessed if pt.is_null(f.type) or pt.is_time(f.type)}
+        expected = {f.name: f.type for f in self.like or [] if not pt.is_nested(f.type)}
+        return {**untyped, **expected, **self.types}
 
 
-def _parquet(path: Path, _hints: Hints) -> Opened:
+OpenedFile = tuple[pa.Schema, Iterator[pa.RecordBatch]]
+
+
+def _open_parquet(path: Path, _hints: ReadHints) -> OpenedFile:
     parquet = pq.ParquetFile(path)
-    return parquet.schema_arrow, _parquet_rows(path, parquet)
+    return parquet.schema_arrow, _read_parquet(path, parquet)
 
 
-def _parquet_rows(path: Path, parquet: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
-    """A small file may unpack to a huge one: a few rows at once, and fewer where they are wide."""
+def _read_parquet(path: Path, parquet: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
+    """Read a few rows at once, and fewer if they are wide: a small file may decompress to a huge one."""
     leaves = [parquet.schema.column(i) for i in range(len(parquet.schema))]
     texts = {i: leaf.path for i, leaf in enumerate(leaves) if leaf.physical_type == "BYTE_ARRAY"}
     with parquet, pq.ParquetFile(path, read_dictionary=list(texts.values())) as dictionaries:
         for group in range(parquet.num_row_groups):
-            said = parquet.metadata.row_group(group)
-            total = said.total_byte_size
-            for i, text in texts.items():  # any row may mean the longest text of the dictionary
+            row_group = parquet.metadata.row_group(group)
+            bytes_estimate = row_group.total_byte_size
+            for i, text in texts.items():  # each row may contain the longest text of the dictionary
                 first = next(dictionaries.iter_batches(1, row_groups=[group], columns=[text]), None)
-                total += said.column(i).num_values * (sum(map(_longest, first.columns)) if first else 0)
-            rows = _BATCH_BYTES * said.num_rows // max(total, 1)
-            yield from parquet.iter_batches(max(1, min(_MOST_ROWS, rows)), row_groups=[group])
+                bytes_estimate += row_group.column(i).num_values * (
+                    sum(map(_longest_value, first.columns)) if first else 0
+                )
+            rows = _MAX_BATCH_BYTES * row_group.num_rows // max(bytes_estimate, 1)
+            yield from parquet.iter_batches(max(1, min(_MAX_BATCH_ROWS, rows)), row_groups=[group])
 
 
-def _longest(column: pa.Array) -> int:
+def _longest_value(column: pa.Array) -> int:
     if pt.is_dictionary(column.type):
         return pc.max(pc.binary_length(column.dictionary)).as_py() or 0
     if pt.is_struct(column.type):
-        return sum(map(_longest, column.flatten()))
-    return _longest(column.values) if pt.is_nested(column.type) else 0
+        return sum(map(_longest_value, column.flatten()))
+    return _longest_value(column.values) if pt.is_nested(column.type) else 0
 
 
-def _csv(path: Path, hints: Hints) -> Opened:
-    def opened(known: Types, *, blank_is_row: bool = False) -> pacsv.CSVStreamingReader:
+def _open_csv(path: Path, hints: ReadHints) -> OpenedFile:
+    def open_reader(column_types: Types, *, blank_is_row: bool = False) -> pacsv.CSVStreamingReader:
         return pacsv.open_csv(
-            _unpacked(path),
-            read_options=pacsv.ReadOptions(block_size=_BLOCK),
+            _open_decompressed(path),
+            read_options=pacsv.ReadOptions(block_size=BLOCK_BYTES),
             parse_options=pacsv.ParseOptions(
-                delimiter="\t" if ending(path) == ".tsv" else ",",
+                delimiter="\t" if format_suffix(path) == ".tsv" else ",",
                 newlines_in_values=True,
                 ignore_empty_lines=not blank_is_row,
             ),
             convert_options=pacsv.ConvertOptions(
-                column_types=dict(known),
-                null_values=["", *hints.nulls],  # no more: NA is a country, and Null a name
+                column_types=dict(column_types),
+                null_values=["", *hints.nulls],  # not NA or Null: these are values
                 strings_can_be_null=True,
                 quoted_strings_can_be_null=False,
             ),
         )
 
-    guessed = opened({}).schema
+    guessed = open_reader({}).schema
     if unknown := sorted(set(hints.types) - set(guessed.names)):
-        raise Invalid("no_such_column", f"{path.name} has no column {unknown[0]!r}, which --type names")
-    known = hints.known(guessed)
+        raise Invalid("column_not_found.csv", {"name": path.name, "column": unknown[0]})
+    column_types = hints.column_types(guessed)
     for field in guessed:
-        if pt.is_binary(field.type) and field.name not in known:
-            raise Invalid("broken_file", f"{path.name} cannot be read: column {field.name!r} is not UTF-8 text")
-    with _named(guessed.names):
-        reader = opened(known, blank_is_row=len(guessed) == 1)  # a row of one column may be a blank line: NULL
+        if pt.is_binary(field.type) and field.name not in column_types:
+            raise Invalid("broken_file.not_utf8", {"name": path.name, "column": field.name})
+    with _name_columns_in_errors(guessed.names):
+        reader = open_reader(
+            column_types, blank_is_row=len(guessed) == 1
+        )  # with one column, a blank line is a row with NULL
 
     def rows() -> Iterator[pa.RecordBatch]:
-        with _named(guessed.names):
+        with _name_columns_in_errors(guessed.names):
             yield from reader
 
     return reader.schema, rows()
 
 
 @contextmanager
-def _named(columns: Sequence[str]) -> Iterator[None]:
-    """Arrow counts the columns in its complaints; people name them."""
+def _name_columns_in_errors(columns: Sequence[str]) -> Iterator[None]:
+    """Replace the column numbers in Arrow's messages by names."""
     try:
         yield
     except pa.ArrowInvalid as cause:
-        said = re.sub(r"In CSV column #(\d+)", lambda found: f"in column {columns[int(found[1])]!r}", str(cause))
-        raise ValueError(said) from None
+        message = re.sub(r"In CSV column #(\d+)", lambda match: f"in column {columns[int(match[1])]!r}", str(cause))
+        raise ValueError(message) from None
 
 
-def _jsonl(path: Path, hints: Hints) -> Opened:
-    def opened(known: Types) -> Any:
+def _open_jsonl(path: Path, hints: ReadHints) -> OpenedFile:
+    def open_reader(column_types: Types) -> Any:
         return pajson.open_json(
-            _unpacked(path),
-            read_options=pajson.ReadOptions(block_size=_BLOCK),
+            _open_decompressed(path),
+            read_options=pajson.ReadOptions(block_size=BLOCK_BYTES),
             parse_options=pajson.ParseOptions(
-                explicit_schema=pa.schema(list(known.items())) if known else None, newlines_in_values=False
+                explicit_schema=pa.schema(list(column_types.items())) if column_types else None,
+                newlines_in_values=False,
             ),
         )
 
-    guessed = opened({}).schema
-    known = hints.known(guessed)
-    reader = opened({name: _as_json(kind, guessed, name) for name, kind in known.items()})
-    schema = pa.schema([field.with_type(known.get(field.name, field.type)) for field in reader.schema])
-    return schema, (_from_json(batch, schema) for batch in reader)
+    guessed = open_reader({}).schema
+    column_types = hints.column_types(guessed)
+    reader = open_reader({name: _json_type(data_type, guessed, name) for name, data_type in column_types.items()})
+    schema = pa.schema([field.with_type(column_types.get(field.name, field.type)) for field in reader.schema])
+    return schema, (_convert_json(batch, schema) for batch in reader)
 
 
-def _as_json(kind: pa.DataType, guessed: pa.Schema, name: str) -> pa.DataType:
-    """The type as which a JSON value is read before it becomes one of the kind that JSON cannot say."""
-    if pt.is_date(kind) or pt.is_binary(kind):
+def _json_type(data_type: pa.DataType, guessed: pa.Schema, name: str) -> pa.DataType:
+    """Return the type in which a JSON value is read before it is converted to a type that JSON lacks."""
+    if pt.is_date(data_type) or pt.is_binary(data_type):
         return pa.string()
-    written = guessed.field(name).type if name in guessed.names else kind
-    return pa.float64() if pt.is_decimal(kind) and (pt.is_integer(written) or pt.is_floating(written)) else kind
+    guessed_type = guessed.field(name).type if name in guessed.names else data_type
+    return (
+        pa.float64()
+        if pt.is_decimal(data_type) and (pt.is_integer(guessed_type) or pt.is_floating(guessed_type))
+        else data_type
+    )
 
 
-def _from_json(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def _convert_json(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     columns = []
     for column, field in zip(batch.columns, schema, strict=True):
         if pt.is_binary(field.type):
-            said = [None if text is None else base64.b64decode(text, validate=True) for text in column.to_pylist()]
-            columns.append(pa.array(said, field.type))
+            values = [None if text is None else base64.b64decode(text, validate=True) for text in column.to_pylist()]
+            columns.append(pa.array(values, field.type))
             continue
         cast = column.cast(field.type)
         if pt.is_decimal(field.type) and pt.is_floating(column.type) and not cast.cast(column.type).equals(column):
@@ -204,94 +225,99 @@ def _from_json(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _arrow(path: Path, _hints: Hints) -> Opened:
-    if max(ipc.unpacked_sizes(path), default=0) > _MESSAGE_BYTES:
-        raise Invalid("batch_too_large", f"{path.name}: a batch unpacks to more than {_MESSAGE_BYTES:,} bytes")
-    if not ipc.is_file(path):
+def _open_arrow(path: Path, hints: ReadHints) -> OpenedFile:
+    if max(arrow_ipc.uncompressed_sizes(path), default=0) > hints.max_message_bytes:
+        raise Invalid("batch_too_large.arrow", {"name": path.name, "max_bytes": hints.max_message_bytes})
+    if not arrow_ipc.is_file(path):
         stream = pa.ipc.open_stream(pa.memory_map(str(path)))
-        return stream.schema, cut(stream)
+        return stream.schema, split_batches(stream)
     file = pa.ipc.open_file(pa.memory_map(str(path)))
-    return file.schema, cut(map(file.get_batch, range(file.num_record_batches)))
+    return file.schema, split_batches(map(file.get_batch, range(file.num_record_batches)))
 
 
-READERS: dict[str, Callable[[Path, Hints], Opened]] = {
-    "parquet": _parquet,
-    "csv": _csv,
-    "jsonl": _jsonl,
-    "arrow": _arrow,
+READERS: dict[str, Callable[[Path, ReadHints], OpenedFile]] = {
+    "parquet": _open_parquet,
+    "csv": _open_csv,
+    "jsonl": _open_jsonl,
+    "arrow": _open_arrow,
 }
 
 
-def _files(path: Path, format: str | None) -> list[Path]:
+def _find_files(path: Path, format: str | None) -> list[Path]:
+    check_file_name(path)
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
-        raise NotFound("no_such_file", f"there is no file {path}", path=str(path)) from None
+        raise NotFound("file_not_found.input", {"file": path}, path=str(path)) from None
     except (OSError, ValueError) as cause:
-        said = getattr(cause, "strerror", None) or cause
-        raise Invalid("broken_file", f"{path} cannot be opened: {said}", path=str(path)) from None
+        message = getattr(cause, "strerror", None) or cause
+        raise Invalid("broken_file.open", {"file": path, "error": message}, path=str(path)) from None
     if stat.S_ISREG(mode):
         return [path]
-    if not stat.S_ISDIR(mode):  # a pipe or a device could keep us waiting for ever
-        raise Invalid(
-            "not_a_file", f"{path} is neither a file nor a folder; save what it gives to a file", path=str(path)
-        )
+    if not stat.S_ISDIR(mode):  # a pipe or a device may block forever
+        raise Invalid("not_a_file.special", {"file": path}, path=str(path))
     if format not in (None, "parquet"):
-        raise Invalid(
-            "not_a_file", f"{path} is a folder; only Parquet is read from folders: name the files", path=str(path)
-        )
-    within = [(p, p.relative_to(path).parts) for p in sorted(path.rglob("*"))]
-    found = [
+        raise Invalid("not_a_file.folder", {"file": path}, path=str(path))
+    entries = [(p, p.relative_to(path).parts) for p in sorted(path.rglob("*"))]
+    parquet_files = [
         (p, parts)
-        for p, parts in within
-        if ENDINGS.get(ending(p)) == "parquet" and p.is_file() and not any(part[0] in "._" for part in parts)
+        for p, parts in entries
+        if p.is_file() and not any(part[0] in "._" for part in parts) and _is_parquet(p)
     ]
-    if not found:
-        raise NotFound("no_such_file", f"there are no Parquet files in {path}", path=str(path))
-    if partition := next((part for _, parts in found for part in parts[:-1] if "=" in part), None):
+    if not parquet_files:
+        raise NotFound("file_not_found.folder", {"file": path}, path=str(path))
+    if partition := next((part for _, parts in parquet_files for part in parts[:-1] if "=" in part), None):
         raise Invalid(
             "partitioned_folder",
-            f"{path} keeps a column in the names of its folders ({partition}), which is not read; "
-            "write it without partitions first",
+            {"file": path, "partition": partition},
             path=str(path),
         )
-    return [p for p, _ in found]
+    return [p for p, _ in parquet_files]
 
 
-def _unpacked(path: Path) -> Any:
+def _is_parquet(path: Path) -> bool:
+    with _translate_errors(path):
+        return is_parquet(path)
+
+
+def _format_of(path: Path) -> str:
+    return "parquet" if _is_parquet(path) else format_of(path)
+
+
+def _open_decompressed(path: Path) -> Any:
     return pa.input_stream(str(path), compression="detect")
 
 
-def cut(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Batches that are there already, in pieces of a size that can be worked on."""
+def split_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Split batches into pieces of bounded size."""
     for batch in batches:
-        batch.validate()  # before anything, even its size, is asked of it
-        rows = max(1, _BATCH_BYTES * batch.num_rows // max(batch.nbytes, 1))
-        yield from (batch.slice(at, rows) for at in range(0, max(batch.num_rows, 1), rows))
+        batch.validate()  # before any other use: its size may be wrong
+        rows = max(1, _MAX_BATCH_BYTES * batch.num_rows // max(batch.nbytes, 1))
+        yield from (batch.slice(start, rows) for start in range(0, max(batch.num_rows, 1), rows))
 
 
-def _guarded(path: Path, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    with _read(path):
+def _read_batches(path: Path, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    with _translate_errors(path):
         yield from batches
 
 
 _ADVICE = {
     "invalid UTF8": "; the file must be UTF-8",
-    "conversion error": "; name the column's type with --type NAME=TYPE",
-    "unexpected field": "; a field that the first rows lack: name its type with --type NAME=TYPE",
+    "conversion error": "; set the column's type with --type NAME=TYPE",
+    "unexpected field": "; the first rows lack this field: set its type with --type NAME=TYPE",
     "Column() changed": "; every line must be an object",
-    "Column(/": "; name the column's type with --type NAME=TYPE",
-    "straddling object": f"; a row is longer than {_BLOCK:,} bytes, or a quote is not closed",
+    "Column(/": "; set the column's type with --type NAME=TYPE",
+    "straddling object": f"; a row is longer than {BLOCK_BYTES:,} bytes, or a quote is not closed",
 }
 
 
 @contextmanager
-def _read(path: Path) -> Iterator[None]:
+def _translate_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except PenstockError:
         raise
     except (pa.ArrowException, OSError, UnicodeDecodeError, ValueError, MemoryError) as cause:
-        said = str(cause).replace(str(path), path.name).partition("\n")[0][:300]
-        hint = next((advice for word, advice in _ADVICE.items() if word in said), "")
-        raise Invalid("broken_file", f"{path.name} cannot be read: {said}{hint}", path=path.name) from None
+        message = str(cause).replace(str(path), path.name).partition("\n")[0][:300]
+        hint = next((advice for phrase, advice in _ADVICE.items() if phrase in message), "")
+        raise Invalid("broken_file.read", {"name": path.name, "error": message, "hint": hint}, path=path.name) from None

@@ -1,4 +1,4 @@
-"""Read the rows of a version from its files, as a stream."""
+"""Read the rows of a snapshot from its data files as a stream."""
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -12,22 +12,22 @@ import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 
 from penstock.core.dataset.changes import DataFile
-from penstock.core.names import CARRIED, ROWID
-from penstock.core.schema.canonical import conform
+from penstock.core.names import ROW_ID_COLUMN, STORED_ROW_ID_COLUMN
+from penstock.core.schema.compatibility import cast_batch
 from penstock.errors import Unavailable
-from penstock.storage.file_store import Store
+from penstock.storage.file_store import FileStore
 
 T = TypeVar("T")
 
 BATCH_ROWS = 128 << 10
-_SAMPLED = 32 << 10  # rows of a sample that are read at once
-_READ_AHEAD = {"batch_readahead": 8, "fragment_readahead": 2}  # what is held in memory follows from these
+_SAMPLE_BATCH_ROWS = 32 << 10  # rows per read of a sample
+_READ_AHEAD = {"batch_readahead": 8, "fragment_readahead": 2}  # they determine the memory use
 
-_ID = pa.field(ROWID, pa.int64(), nullable=False)
+ROW_ID_FIELD = pa.field(ROW_ID_COLUMN, pa.int64(), nullable=False)
 
 
 def scan(
-    store: Store,
+    store: FileStore,
     files: Sequence[DataFile],
     schema: pa.Schema,
     *,
@@ -35,97 +35,106 @@ def scan(
     row_ids: bool = False,
     batch_rows: int = BATCH_ROWS,
     columns: Sequence[str] | None = None,
-    filtered: Collection[str] = (),
-    ahead: bool = True,
+    filter_columns: Collection[str] = (),
+    read_ahead: bool = True,
 ) -> pa.RecordBatchReader:
-    """Rows in the order of the files. Columns that a file lacks are NULL; types that were widened since are cast.
+    """Read rows in the order of the files. Missing columns are NULL; columns whose type was widened since are cast.
 
-    `columns` are shown; `filtered` are what `where` reads besides. `ahead`: read before it is asked for, on all cores;
-    not for a stream that many may hold open, and slowly.
+    Args:
+        columns: the columns to return; all unless given
+        filter_columns: the columns that `where` reads in addition; the row ids may be one of them
+        row_ids: append the column of row ids
+        read_ahead: read on all cores before rows are requested; not for streams that many slow clients keep open
     """
-    shown = pa.schema([schema.field(name) for name in columns]) if columns is not None else schema
-    if row_ids or not ahead:
-        needed = pa.schema([field for field in schema if field.name in {*shown.names, *filtered}])
-        batches = _pulled(store, files, needed, where, batch_rows, row_ids=row_ids)
-        shown = shown.append(_ID) if row_ids else shown
-        return pa.RecordBatchReader.from_batches(shown, (batch.select(shown.names) for batch in batches))
-    # "Required" is the catalog's promise; an old file without the column could not keep it for the scanner.
-    loose = pa.schema([field.with_nullable(True) for field in schema])
+    output_schema = pa.schema([schema.field(name) for name in columns]) if columns is not None else schema
+    filters_ids = ROW_ID_COLUMN in filter_columns
+    if row_ids or filters_ids or not read_ahead:
+        needed = pa.schema([field for field in schema if field.name in {*output_schema.names, *filter_columns}])
+        batches = _read_lazily(
+            store, files, needed, where, batch_rows, row_ids=row_ids or filters_ids, can_skip_groups=not filters_ids
+        )
+        output_schema = output_schema.append(ROW_ID_FIELD) if row_ids else output_schema
+        return pa.RecordBatchReader.from_batches(
+            output_schema, (batch.select(output_schema.names) for batch in batches)
+        )
+    # Columns are nullable here: an old file may lack a column that is required now.
+    nullable_schema = pa.schema([field.with_nullable(True) for field in schema])
     dataset = pads.FileSystemDataset.from_paths(
         [store.locate(file.path) for file in files],
-        schema=loose,
+        schema=nullable_schema,
         format=pads.ParquetFileFormat(),
         filesystem=store.filesystem,
     )
-    scanner = dataset.scanner(columns=shown.names, filter=where, batch_size=batch_rows, **_READ_AHEAD)
-    return pa.RecordBatchReader.from_batches(shown, _told(scanner, shown))
+    scanner = dataset.scanner(columns=output_schema.names, filter=where, batch_size=batch_rows, **_READ_AHEAD)
+    return pa.RecordBatchReader.from_batches(output_schema, _read_scanner(scanner, output_schema))
 
 
-def carried(
-    store: Store, file: DataFile, schema: pa.Schema, *, batch_rows: int = BATCH_ROWS
+def scan_with_row_ids(
+    store: FileStore, file: DataFile, schema: pa.Schema, *, batch_rows: int = BATCH_ROWS
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of one file with their ids in the hidden column: what a rewritten file is made of."""
-    names = [*schema.names, CARRIED]
-    for batch in _one(store, file, schema, batch_rows):
+    """Read the rows of one file with their ids in the stored row id column, to rewrite the file."""
+    names = [*schema.names, STORED_ROW_ID_COLUMN]
+    for batch in _read_file(store, file, schema, batch_rows):
         yield batch.rename_columns(names)
 
 
 @dataclass(frozen=True, slots=True)
-class Most:
-    """How much a sample takes at most."""
+class SampleLimits:
+    """Limits of a sample."""
 
     rows: int = 1_000_000
-    bytes: int = 64 << 20  # of values in memory
+    bytes: int = 64 << 20  # size of the values in memory
     files: int = 128
-    groups: int = 256  # where there are more rows than that
+    groups: int = 256  # used if there are more rows than `rows`
 
 
-def sample(store: Store, files: Sequence[DataFile], field: pa.Field, most: Most) -> pa.ChunkedArray:
-    """Values of one column: all of them, or those with which row groups begin, here and there in all the files."""
-    opened, values, rows, size, passed = _spread(files, most.files), list[pa.Array](), 0, 0, 0
-    total = sum(file.rows for file in opened)
-    are_few = total <= most.rows
-    for file in opened:
-        with _translated(), _opened(store, file) as parquet:
+def sample(store: FileStore, files: Sequence[DataFile], field: pa.Field, limits: SampleLimits) -> pa.ChunkedArray:
+    """Return the values of one column: all of them, or the first values of row groups spread over all files."""
+    sampled_files, values, rows, size, rows_before = _spread_evenly(files, limits.files), list[pa.Array](), 0, 0, 0
+    total = sum(file.rows for file in sampled_files)
+    reads_all = total <= limits.rows
+    for file in sampled_files:
+        with _translate_errors(), _open_parquet(store, file) as parquet:
             groups = range(parquet.metadata.num_row_groups)
-            picked = groups if are_few else _spread(groups, max(most.groups // len(opened), 1))
-            for place, group in enumerate(picked, 1):
-                part = (passed + file.rows * place / len(picked)) / total  # of the files, so far
-                room = total if are_few else int(most.rows * part) - rows
-                for value in _beginning(parquet, group, field, room, int(most.bytes * part) - size):
+            selected = groups if reads_all else _spread_evenly(groups, max(limits.groups // len(sampled_files), 1))
+            for position, group in enumerate(selected, 1):
+                fraction = (rows_before + file.rows * position / len(selected)) / total  # fraction of the rows so far
+                max_rows = total if reads_all else int(limits.rows * fraction) - rows
+                for value in _first_values(parquet, group, field, max_rows, int(limits.bytes * fraction) - size):
                     values.append(value)
                     rows, size = rows + len(value), size + value.nbytes
-        passed += file.rows
+        rows_before += file.rows
     return pa.chunked_array(values, field.type)
 
 
-def _told(scanner: pads.Scanner, shown: pa.Schema) -> Iterator[pa.RecordBatch]:
-    with _translated():
+def _read_scanner(scanner: pads.Scanner, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    with _translate_errors():
         for batch in scanner.to_batches():
             if batch.num_rows:
-                yield pa.RecordBatch.from_arrays(batch.columns, schema=shown)
+                yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
 
 
-def _pulled(
-    store: Store,
+def _read_lazily(
+    store: FileStore,
     files: Sequence[DataFile],
     schema: pa.Schema,
     where: pc.Expression | None,
     batch_rows: int,
     *,
     row_ids: bool,
+    can_skip_groups: bool,
 ) -> Iterator[pa.RecordBatch]:
-    """A batch when it is asked for, and not before."""
+    """Yield a batch only when it is requested. Files do not store all row ids, so no group is skipped by them."""
     for file in files:
-        for batch in _one(store, file, schema, batch_rows, where, row_ids=row_ids):
-            # A position counts all rows of a file, so the filter comes after it.
-            kept = batch if where is None else batch.filter(where)
-            if kept.num_rows:
-                yield kept
+        for batch in _read_file(store, file, schema, batch_rows, where if can_skip_groups else None, row_ids=row_ids):
+            # Row ids depend on positions among all rows of a file, so the filter is applied afterwards.
+            matching = batch if where is None else batch.filter(where)
+            if matching.num_rows:
+                yield matching
 
 
-def _one(
-    store: Store,
+def _read_file(
+    store: FileStore,
     file: DataFile,
     schema: pa.Schema,
     batch_rows: int,
@@ -133,76 +142,76 @@ def _one(
     *,
     row_ids: bool = True,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a file; with `where`, of those row groups that may hold wanted ones."""
-    shown = schema.append(_ID) if row_ids else schema
-    with _translated(), _opened(store, file) as parquet:
-        held = set(parquet.schema_arrow.names)
-        columns = [name for name in schema.names if name in held]
+    """Read the rows of a file; with `where`, only row groups that may contain matching rows."""
+    output_schema = schema.append(ROW_ID_FIELD) if row_ids else schema
+    with _translate_errors(), _open_parquet(store, file) as parquet:
+        stored_columns = set(parquet.schema_arrow.names)
+        columns = [name for name in schema.names if name in stored_columns]
         if row_ids and file.first_row_id is None:
-            columns.append(CARRIED)
-        for first, groups in _stretches(store, file, parquet.metadata, schema, where):
+            columns.append(STORED_ROW_ID_COLUMN)
+        for first, groups in _consecutive_groups(store, file, parquet.metadata, schema, where):
             position = first + (file.first_row_id or 0)
             for batch in parquet.iter_batches(batch_rows, row_groups=groups, columns=columns):
-                rows = conform(batch, schema).columns
+                rows = cast_batch(batch, schema).columns
                 if row_ids:
-                    fresh = file.first_row_id is not None
-                    ids = pa.arange(position, position + batch.num_rows) if fresh else batch.column(CARRIED)
+                    has_implicit_ids = file.first_row_id is not None
+                    ids = (
+                        pa.arange(position, position + batch.num_rows)
+                        if has_implicit_ids
+                        else batch.column(STORED_ROW_ID_COLUMN)
+                    )
                     rows = [*rows, ids]
-                yield pa.RecordBatch.from_arrays(rows, schema=shown)
+                yield pa.RecordBatch.from_arrays(rows, schema=output_schema)
                 position += batch.num_rows
 
 
-def _stretches(
-    store: Store, file: DataFile, footer: pq.FileMetaData, schema: pa.Schema, where: pc.Expression | None
+def _consecutive_groups(
+    store: FileStore, file: DataFile, footer: pq.FileMetaData, schema: pa.Schema, where: pc.Expression | None
 ) -> Iterator[tuple[int, list[int]]]:
-    """Row groups that follow one another, with the position of their first row."""
+    """Yield lists of consecutive row groups with the position of their first row."""
     numbers = list(range(footer.num_row_groups))
     if where is not None:
-        loose = pa.schema([field.with_nullable(True) for field in schema])
+        nullable_schema = pa.schema([field.with_nullable(True) for field in schema])
         fragment = pads.ParquetFileFormat().make_fragment(store.locate(file.path), filesystem=store.filesystem)
-        with suppress(pa.ArrowNotImplementedError):  # of some types Arrow compares no statistics
-            numbers = [group.id for group in fragment.subset(where, schema=loose).row_groups]
+        with suppress(pa.ArrowNotImplementedError):  # Arrow compares no statistics of some types
+            numbers = [group.id for group in fragment.subset(where, schema=nullable_schema).row_groups]
     starts = [0, *accumulate(footer.row_group(number).num_rows for number in range(footer.num_row_groups))]
-    for _, run in groupby(enumerate(numbers), lambda each: each[1] - each[0]):
-        stretch = [number for _, number in run]
-        yield starts[stretch[0]], stretch
+    for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
+        consecutive = [number for _, number in run]
+        yield starts[consecutive[0]], consecutive
 
 
-def _beginning(parquet: pq.ParquetFile, group: int, field: pa.Field, rows: int, size: int) -> Iterator[pa.Array]:
-    """The first values of a row group, as many as there is room for."""
+def _first_values(parquet: pq.ParquetFile, group: int, field: pa.Field, rows: int, size: int) -> Iterator[pa.Array]:
+    """Yield the first values of a row group, up to the limits."""
     if rows <= 0 or size <= 0:
         return
-    held, only = [field.name] if field.name in parquet.schema_arrow.names else [], pa.schema([field])
-    for batch in parquet.iter_batches(min(rows, _SAMPLED), row_groups=[group], columns=held):
-        value = conform(batch, only).column(0)
-        fitting = min(rows, len(value), size * len(value) // max(value.nbytes, 1))
-        # A slice would hold on to all of the batch.
-        yield value if fitting == len(value) else pa.concat_arrays([value.slice(0, fitting)])
-        rows, size = rows - fitting, size - value.nbytes
+    columns, schema = [field.name] if field.name in parquet.schema_arrow.names else [], pa.schema([field])
+    for batch in parquet.iter_batches(min(rows, _SAMPLE_BATCH_ROWS), row_groups=[group], columns=columns):
+        value = cast_batch(batch, schema).column(0)
+        count = min(rows, len(value), size * len(value) // max(value.nbytes, 1))
+        # A slice would keep the whole batch in memory.
+        yield value if count == len(value) else pa.concat_arrays([value.slice(0, count)])
+        rows, size = rows - count, size - value.nbytes
         if rows <= 0 or size <= 0:
             return
 
 
-def _spread(things: Sequence[T], most: int) -> Sequence[T]:
-    """At most so many of them, from everywhere."""
-    return things if len(things) <= most else [things[place * len(things) // most] for place in range(most)]
+def _spread_evenly(items: Sequence[T], count: int) -> Sequence[T]:
+    """Return at most `count` items, evenly spread."""
+    return items if len(items) <= count else [items[index * len(items) // count] for index in range(count)]
 
 
-def _opened(store: Store, file: DataFile) -> pq.ParquetFile:
-    # With a buffer for what comes later, all of the file would be held from the first batch on.
+def _open_parquet(store: FileStore, file: DataFile) -> pq.ParquetFile:
+    # With pre_buffer the whole file would be in memory from the first batch on.
     return pq.ParquetFile(store.locate(file.path), filesystem=store.filesystem, pre_buffer=False)
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
-    """A stream is part of the call: a file that fails in its middle is told like one that fails at its start."""
+def _translate_errors() -> Iterator[None]:
+    """Raise read errors as Unavailable, also in the middle of a stream."""
     try:
         yield
     except FileNotFoundError as cause:
-        raise Unavailable(
-            "file_missing", "a data file is gone: it was swept while it was read, or removed from the workspace by hand"
-        ) from cause
+        raise Unavailable("file_missing.data_file") from cause
     except (OSError, pa.ArrowException) as cause:
-        raise Unavailable(
-            "file_unreadable", "a data file cannot be read; `penstock doctor --verify` tells which"
-        ) from cause
+        raise Unavailable("file_unreadable") from cause

@@ -1,1 +1,1 @@
-"""The web page: schemas, datasets, pipelines and queries for people, by the REST API alone."""
+"""Web UI: pages for schemas, datasets, pipelines and queries. The pages use the REST API only."""

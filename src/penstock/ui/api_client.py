@@ -1,4 +1,4 @@
-"""What pages know of the service: its REST API, asked in the user's name without leaving the process."""
+"""API client of the pages: send requests with the user's token to the REST API in the same process."""
 
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -9,40 +9,53 @@ from urllib.parse import quote
 
 import httpx
 
-_HERE = "http://localhost"  # nobody listens there: the application is asked directly
-_PATIENCE = 120.0  # seconds
-_ODATA = {"filter", "orderby", "top", "skip", "select", "count", "search"}
+_BASE_URL = "http://localhost"  # a placeholder: requests go to the ASGI application without a network
+_TIMEOUT_SECONDS = 120.0
+_ODATA_OPTIONS = {"filter", "orderby", "top", "skip", "select", "count", "search"}
+_TRANSIENT_STATUSES = (429, 500, 503)
 
 
-class Problem(Exception):
-    """The service has said no, and in words why."""
+class ApiError(Exception):
+    """An error response of the REST API.
 
-    def __init__(self, status: int, told: Mapping[str, Any]) -> None:
-        self.status, self.told = status, told
-        own = told.get("error")
-        within = own if isinstance(own, dict) else {}  # an operation says it in its own way
-        self.code = str(told.get("code") or within.get("code") or "")
-        self.sentence = str(
-            told.get("detail") or within.get("message") or own or "The service did not say what went wrong."
+    Attributes:
+        status: HTTP status.
+        payload: JSON object of the response.
+        code: Code of the error, or an empty string.
+        message: Message for the user.
+    """
+
+    def __init__(self, status: int, payload: Mapping[str, Any]) -> None:
+        self.status, self.payload = status, payload
+        error = payload.get("error")
+        envelope = error if isinstance(error, dict) else {}  # pipeline operations have their own error format
+        self.code = str(payload.get("code") or envelope.get("code") or "")
+        self.message = str(
+            payload.get("detail")
+            or envelope.get("message")
+            or error
+            or "The service returned an error without a message."
         )
-        super().__init__(self.sentence)
+        super().__init__(self.message)
 
     @property
-    def may_pass(self) -> bool:
-        """Is it worth asking again?"""
-        return self.status in (429, 500, 503)
+    def is_transient(self) -> bool:
+        """True if a retry may succeed."""
+        return self.status in _TRANSIENT_STATUSES
 
     @property
     def errors(self) -> list[dict[str, Any]]:
-        """What is wrong with which part, where the service tells it part by part."""
-        listed = self.told.get("errors")
-        return [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+        """The errors of single members, if the service reports them."""
+        errors = self.payload.get("errors")
+        return [error for error in errors if isinstance(error, dict)] if isinstance(errors, list) else []
 
 
 @dataclass(frozen=True)
-class Answer:
+class ApiResponse:
+    """A successful response of the REST API."""
+
     status: int
-    body: Any  # JSON, or bytes where it is none
+    body: Any  # parsed JSON, or bytes for other media types
     headers: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -50,37 +63,37 @@ class Answer:
         return self.headers.get("etag")
 
 
-class Api:
-    """The service as one user may use it."""
+class ApiClient:
+    """Client of the REST API with the rights of one user."""
 
     def __init__(self, application: Any, token: str | None) -> None:
         self._client = httpx.AsyncClient(
             transport=httpx.ASGITransport(application, raise_app_exceptions=False),
-            base_url=_HERE,
+            base_url=_BASE_URL,
             headers={"authorization": f"Bearer {token}"} if token else {},
-            timeout=_PATIENCE,
+            timeout=_TIMEOUT_SECONDS,
             trust_env=False,
         )
 
     async def get(self, path: str, **options: Any) -> Any:
-        """The JSON that is there. Options with a name like `top` are OData's: `$top`."""
-        return (await self.ask("GET", path, options=options)).body
+        """Return the JSON at a path. An option such as `top` is sent as the OData option `$top`."""
+        return (await self.request("GET", path, options=options)).body
 
-    async def rows(self, path: str, **options: Any) -> Any:
-        """As `get`, with fractions as exact as they were sent: as decimals."""
-        return (await self.ask("GET", path, options=options, exact=True)).body
+    async def get_exact(self, path: str, **options: Any) -> Any:
+        """Return the JSON at a path as `get` does, with fractions as decimals, which keeps all digits."""
+        return (await self.request("GET", path, options=options, exact_decimals=True)).body
 
     async def post(self, path: str, body: Any = None, **headers: str) -> Any:
-        return (await self.ask("POST", path, body, headers=headers)).body
+        return (await self.request("POST", path, body, headers=headers)).body
 
     async def put(self, path: str, body: Any, **headers: str) -> Any:
-        """Headers are given as names: `if_match='"3"'`."""
-        return (await self.ask("PUT", path, body, headers=headers)).body
+        """Send a PUT request. Underscores in the names of headers become hyphens: `if_match='"3"'`."""
+        return (await self.request("PUT", path, body, headers=headers)).body
 
     async def delete(self, path: str, **headers: str) -> None:
-        await self.ask("DELETE", path, headers=headers)
+        await self.request("DELETE", path, headers=headers)
 
-    async def ask(
+    async def request(
         self,
         method: str,
         path: str,
@@ -89,50 +102,65 @@ class Api:
         content: bytes | AsyncIterator[bytes] | None = None,
         options: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
-        exact: bool = False,
-    ) -> Answer:
-        """`content` is sent as it is; `body` as JSON. A refusal is a `Problem`."""
-        asked = {_option(name): _text(value) for name, value in (options or {}).items() if value is not None}
-        sent = {name.replace("_", "-"): value for name, value in (headers or {}).items()}
-        brings: dict[str, Any] = {}
-        if content is not None:
-            brings["content"] = content
-        elif body is not None:
-            brings["json"] = body
-        answer = await self._client.request(method, path, params=asked or None, headers=sent, **brings)
-        told = _read(answer, Decimal if exact else float)
-        if answer.is_error:
-            raise Problem(answer.status_code, told if isinstance(told, dict) else {})
-        return Answer(answer.status_code, told, answer.headers)
+        exact_decimals: bool = False,
+    ) -> ApiResponse:
+        """Send a request.
 
-    def speak_as(self, token: str) -> None:
-        """From now on with another token."""
+        Args:
+            method: HTTP method.
+            path: Path of the resource.
+            body: Value to send as JSON.
+            content: Bytes to send unchanged instead of a body.
+            options: Query options. Options without a value are left out.
+            headers: Headers, with underscores instead of hyphens.
+            exact_decimals: Parse fractions as decimals instead of floats.
+
+        Raises:
+            ApiError: The service responded with an error.
+        """
+        params = {
+            _option_name(name): _option_text(value) for name, value in (options or {}).items() if value is not None
+        }
+        sent_headers = {name.replace("_", "-"): value for name, value in (headers or {}).items()}
+        payload: dict[str, Any] = {}
+        if content is not None:
+            payload["content"] = content
+        elif body is not None:
+            payload["json"] = body
+        response = await self._client.request(method, path, params=params or None, headers=sent_headers, **payload)
+        value = _parse_body(response, Decimal if exact_decimals else float)
+        if response.is_error:
+            raise ApiError(response.status_code, value if isinstance(value, dict) else {})
+        return ApiResponse(response.status_code, value, response.headers)
+
+    def set_token(self, token: str) -> None:
+        """Use another token for the following requests."""
         self._client.headers["authorization"] = f"Bearer {token}"
 
     async def close(self) -> None:
         await self._client.aclose()
 
 
-def part(text: str) -> str:
-    """A word as part of a path, whatever it holds."""
+def path_segment(text: str) -> str:
+    """Encode any text as one segment of a path."""
     return quote(text, safe="")
 
 
-def quoted(text: str) -> str:
-    """A word as text in a filter, whatever it holds."""
+def odata_string(text: str) -> str:
+    """Encode any text as a string literal of an OData filter."""
     return "'" + text.replace("'", "''") + "'"
 
 
-def _option(name: str) -> str:
-    return f"${name}" if name in _ODATA else name
+def _option_name(name: str) -> str:
+    return f"${name}" if name in _ODATA_OPTIONS else name
 
 
-def _text(value: Any) -> str:
+def _option_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _read(answer: httpx.Response, fraction: Callable[[str], Any]) -> Any:
-    if not answer.content:
+def _parse_body(response: httpx.Response, parse_fraction: Callable[[str], Any]) -> Any:
+    if not response.content:
         return None
-    is_json = "json" in answer.headers.get("content-type", "")
-    return json.loads(answer.content, parse_float=fraction) if is_json else answer.content
+    is_json = "json" in response.headers.get("content-type", "")
+    return json.loads(response.content, parse_float=parse_fraction) if is_json else response.content

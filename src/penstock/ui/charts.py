@@ -1,70 +1,75 @@
-"""Simple charts: bars and lines that say what they show, in either theme, also to those who cannot see them."""
+"""Charts: bars and lines for both themes, each with a text alternative."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from nicegui import ui
 
-from penstock.ui.layout import named
+from penstock.ui.elements import with_label
 
-_INK = "currentColor"  # that of quiet text, in either theme; drawings as SVG can have it
-_LINE = "#75828c44"
-_BARS = ("#2f7fb8", "#4a9a6c", "#d07a34", "#8a6fc0")
-
-
-def bars(labels: Sequence[str], values: Sequence[float | None], *, name: str, unit: str = "") -> ui.echart:
-    """One bar for each label."""
-    return _chart(labels, {unit or name: values}, "bar", name)
+_TEXT_COLOUR = "currentColor"  # the colour of quiet text in both themes; it needs the SVG renderer
+_LINE_COLOUR = "#75828c44"
+_SERIES_COLOURS = ("#2f7fb8", "#4a9a6c", "#d07a34", "#8a6fc0")
 
 
-def lines(labels: Sequence[str], series: dict[str, Sequence[float | None]], *, name: str) -> ui.echart:
-    """A line for each series."""
-    return _chart(labels, series, "line", name)
+def show_bar_chart(labels: Sequence[str], values: Sequence[float | None], *, name: str, unit: str = "") -> ui.echart:
+    """Show one bar per label."""
+    return _show_chart(labels, {unit or name: values}, "bar", name)
 
 
-def stacked(labels: Sequence[str], series: dict[str, Sequence[float | None]], *, name: str) -> ui.echart:
-    """For each label one bar of several parts."""
-    return _chart(labels, series, "bar", name, stack=True)
+def show_line_chart(labels: Sequence[str], series: dict[str, Sequence[float | None]], *, name: str) -> ui.echart:
+    """Show one line per series."""
+    return _show_chart(labels, series, "line", name)
 
 
-def _chart(
-    labels: Sequence[str], series: dict[str, Sequence[float | None]], kind: str, name: str, *, stack: bool = False
+def show_stacked_chart(labels: Sequence[str], series: dict[str, Sequence[float | None]], *, name: str) -> ui.echart:
+    """Show one bar per label with a part for each series."""
+    return _show_chart(labels, series, "bar", name, is_stacked=True)
+
+
+def _show_chart(
+    labels: Sequence[str],
+    series: dict[str, Sequence[float | None]],
+    chart_type: str,
+    name: str,
+    *,
+    is_stacked: bool = False,
 ) -> ui.echart:
     chart = ui.echart(
         {
-            "color": list(_BARS),
+            "color": list(_SERIES_COLOURS),
             "textStyle": {"fontFamily": "inherit"},
             "tooltip": {"trigger": "axis", "renderMode": "richText"},  # drawn, so that no text becomes markup
-            "legend": {"show": len(series) > 1, "top": 0, "textStyle": {"color": _INK}},
+            "legend": {"show": len(series) > 1, "top": 0, "textStyle": {"color": _TEXT_COLOUR}},
             "grid": {"left": 8, "right": 8, "top": 32, "bottom": 8, "containLabel": True},
             "xAxis": {"type": "category", "data": list(labels), **_axis(), "splitLine": {"show": False}},
             "yAxis": {"type": "value", **_axis()},
-            "series": [_series(each, values, kind, stack) for each, values in series.items()],
+            "series": [_series(series_name, values, chart_type, is_stacked) for series_name, values in series.items()],
         },
         renderer="svg",
     )
-    return named(chart.classes("w-full h-56 quiet").props("role=img"), _in_words(name, labels, series))
+    return with_label(chart.classes("w-full h-56 quiet").props("role=img"), _text_alternative(name, labels, series))
 
 
-def _series(name: str, values: Sequence[float | None], kind: str, stack: bool) -> dict[str, Any]:
-    more = {"stack": "all"} if stack else {}
-    return {"name": name, "type": kind, "data": list(values), "barMaxWidth": 40, "symbolSize": 6, **more}
+def _series(name: str, values: Sequence[float | None], chart_type: str, is_stacked: bool) -> dict[str, Any]:
+    stack = {"stack": "all"} if is_stacked else {}
+    return {"name": name, "type": chart_type, "data": list(values), "barMaxWidth": 40, "symbolSize": 6, **stack}
 
 
 def _axis() -> dict[str, Any]:
     return {
-        "axisLabel": {"color": _INK, "hideOverlap": True},
-        "axisLine": {"lineStyle": {"color": _LINE}},
-        "splitLine": {"lineStyle": {"color": _LINE}},
+        "axisLabel": {"color": _TEXT_COLOUR, "hideOverlap": True},
+        "axisLine": {"lineStyle": {"color": _LINE_COLOUR}},
+        "splitLine": {"lineStyle": {"color": _LINE_COLOUR}},
     }
 
 
-def _in_words(name: str, labels: Sequence[str], series: dict[str, Sequence[float | None]]) -> str:
-    """The chart as a sentence: where it begins and ends, and how far it goes."""
-    told = []
-    for each, values in series.items():
-        known = [value for value in values if value is not None]
-        if known:
-            told.append(f"{each} from {min(known):,} to {max(known):,}")
+def _text_alternative(name: str, labels: Sequence[str], series: dict[str, Sequence[float | None]]) -> str:
+    """Describe the range of the labels and of each series."""
+    ranges = []
+    for series_name, values in series.items():
+        numbers = [value for value in values if value is not None]
+        if numbers:
+            ranges.append(f"{series_name} from {min(numbers):,} to {max(numbers):,}")
     span = f" between {labels[0]} and {labels[-1]}" if labels else ""
-    return f"{name}{span}: {'; '.join(told) or 'nothing yet'}"
+    return f"{name}{span}: {'; '.join(ranges) or 'no data'}"

@@ -1,4 +1,4 @@
-"""A place for code: it has a name and a limit, follows the page's theme, and shows what is wrong on which line."""
+"""Code editor: limits the length of the text, follows the theme of the page, and marks lines with errors."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -7,34 +7,28 @@ from uuid import UUID
 
 from nicegui import ui
 
-from penstock.ui.layout import say
+from penstock.ui.elements import notify
 
-MOST = 300_000  # characters, unless there are more to begin with
+MAX_CHARS = 300_000  # unless the initial text is longer
 TOO_LONG = (
-    "That would be too long for this page, so nothing has changed; send it through the API. "
-    f"Here {MOST:,} characters are the most, and fewer where many of them are quotes."
+    "The text is too long for this page, and nothing was changed. Use the API for longer texts. "
+    f"The limit is {MAX_CHARS:,} characters, and fewer if the text has many quotes."
 )
-_MOST_SENT = 900_000  # characters of a change: of a longer one NiceGUI's browser side sends nothing
-_STYLE = """
-.penstock-wrong { background-color: #d6453d2e; box-shadow: inset 3px 0 #d6453d; }
-.penstock-hint { font-style: italic; opacity: .75; padding-left: .75em; user-select: none; }
-.penstock-code { border: 1px solid #75828c77; border-radius: 4px; overflow: hidden; }
-.penstock-code .cm-editor { font-size: 13px; }
-"""
-# CodeMirror has themes of its own, so the page's is handed on, now and whenever it changes.
-# The service knows the text from its changes alone. One that would not reach it is none: also not one that undoes another,
-# which no filter of CodeMirror sees. A change goes out as JSON within JSON.
-_READY = """
+_MAX_CHANGE_CHARS = 900_000  # NiceGUI's browser code does not send longer changes
+# CodeMirror has its own themes, so the script copies the theme of the page, now and after every change.
+# The service only knows the text from the changes that it receives. A change that is too long to be sent must therefore
+# not be applied, including an undo, which no CodeMirror filter sees. A change is sent as JSON within JSON.
+_PREPARE = """
 (async () => {
   const element = getElement(%d), view = await element.editorPromise;
   view.contentDOM.setAttribute("aria-label", %s);
-  const follow = () => element.setTheme(document.body.classList.contains("body--dark") ? "vscodeDark" : "vscodeLight");
-  new MutationObserver(follow).observe(document.body, {attributes: true, attributeFilter: ["class"]});
-  follow();
-  const update = view.update.bind(view), most = Math.max(%d, view.state.doc.length);
-  const isTooLong = each => each.docChanged && (
-    (each.newDoc.length > most && each.newDoc.length > each.startState.doc.length)
-    || JSON.stringify(JSON.stringify(each.changes)).length > %d);
+  const copyTheme = () => element.setTheme(document.body.classList.contains("body--dark") ? "vscodeDark" : "vscodeLight");
+  new MutationObserver(copyTheme).observe(document.body, {attributes: true, attributeFilter: ["class"]});
+  copyTheme();
+  const update = view.update.bind(view), maxChars = Math.max(%d, view.state.doc.length);
+  const isTooLong = change => change.docChanged && (
+    (change.newDoc.length > maxChars && change.newDoc.length > change.startState.doc.length)
+    || JSON.stringify(JSON.stringify(change.changes)).length > %d);
   view.update = changes => {
     if (element.emitting && changes.some(isTooLong)) element.$emit("too-long");
     else update(changes);
@@ -42,7 +36,7 @@ _READY = """
 })()
 """
 _INSERT = "(view => { view.dispatch(view.state.replaceSelection('%s')); view.focus(); })(getElement(%d).editor)"
-_GO = """
+_GO_TO_LINE = """
 (view => {
   view.dispatch({selection: {anchor: view.state.doc.line(Math.min(%d, view.state.doc.lines)).from}, scrollIntoView: true});
   view.focus();
@@ -50,42 +44,43 @@ _GO = """
 """
 
 
-def code_editor(
+def create_code_editor(
     text: str,
     language: Literal["JSON", "SQL"],
     *,
-    name: LiteralString,
+    label: LiteralString,
     on_change: Callable[[], Any] | None = None,
     read_only: bool = False,
 ) -> ui.codemirror:
-    """An editor. Tab indents in it; who wants to leave it by keyboard presses Escape before."""
-    ui.add_css(_STYLE)
-    plain = text.replace("\r\n", "\n").replace("\r", "\n")  # as CodeMirror counts
-    editor = ui.codemirror(plain, language=language, on_change=on_change, indent="  ", line_wrapping=True)
-    editor.on("too-long", lambda: say(TOO_LONG, bad=True), throttle=1, trailing_events=False)
+    """Create an editor. Tab indents; Escape, then Tab, leaves the editor by keyboard."""
+    normalized = text.replace("\r\n", "\n").replace("\r", "\n")  # CodeMirror counts a line break as one character
+    editor = ui.codemirror(normalized, language=language, on_change=on_change, indent="  ", line_wrapping=True)
+    editor.on("too-long", lambda: notify(TOO_LONG, is_error=True), throttle=1, trailing_events=False)
     editor.classes("penstock-code w-full").style("height: min(60vh, 34rem)")
     editor.set_enabled(not read_only)
-    ui.run_javascript(_READY % (editor.id, json.dumps(name), MOST, _MOST_SENT))
+    ui.run_javascript(_PREPARE % (editor.id, json.dumps(label), MAX_CHARS, _MAX_CHANGE_CHARS))
     return editor
 
 
-def insert(editor: ui.codemirror, id: str) -> None:
-    """Put an id where the cursor is, in place of what is selected."""
+def insert_id(editor: ui.codemirror, id: str) -> None:
+    """Insert an id at the cursor, or replace the selection by it."""
     ui.run_javascript(_INSERT % (UUID(id), editor.id))
 
 
-def focus(editor: ui.codemirror) -> None:
+def focus_editor(editor: ui.codemirror) -> None:
+    """Set the keyboard focus to the editor."""
     ui.run_javascript(f"getElement({editor.id}).editor.focus()")
 
 
-def go_to(editor: ui.codemirror, line: int) -> None:
-    ui.run_javascript(_GO % (line, editor.id))
+def go_to_line(editor: ui.codemirror, line: int) -> None:
+    """Move the cursor to a line and scroll to it."""
+    ui.run_javascript(_GO_TO_LINE % (line, editor.id))
 
 
-def mark(editor: ui.codemirror, wrong: Mapping[int, str], hints: Sequence[tuple[int, str]]) -> None:
-    """Show what is wrong with lines, and words behind places of the text. Both are shown as they are, as text."""
-    editor.line_tooltips = dict(wrong)
+def mark_lines(editor: ui.codemirror, line_errors: Mapping[int, str], hints: Sequence[tuple[int, str]]) -> None:
+    """Mark lines with errors, and show hints behind positions of the text. Both are shown as plain text."""
+    editor.line_tooltips = dict(line_errors)
     editor.decorations = [
-        *({"kind": "line", "line": line, "class": "penstock-wrong"} for line in sorted(wrong)),
-        *({"kind": "widget", "position": place, "text": words, "class": "penstock-hint"} for place, words in hints),
+        *({"kind": "line", "line": line, "class": "penstock-wrong"} for line in sorted(line_errors)),
+        *({"kind": "widget", "position": position, "text": hint, "class": "penstock-hint"} for position, hint in hints),
     ]

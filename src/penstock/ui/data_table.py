@@ -1,4 +1,4 @@
-"""Rows of anything as a table: read by people and by screen readers, text only, with links where a row leads on."""
+"""Data table: rows as text, with links and accessible names. Long values are cut and can be opened in a dialog."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,110 +6,129 @@ from typing import Any
 
 from nicegui import ui
 
-from penstock.ui import formatting as shown
-from penstock.ui.layout import answered, named
+from penstock.ui import formatting
+from penstock.ui.dialogs import dialog_result
+from penstock.ui.elements import with_label
 
 Row = Mapping[str, Any]
 
-_LONG = 70  # characters of a value that is cut on the screen
-_MOST_KEPT = 1_000_000  # characters of long values in a table, to be shown as a whole
-# Vue writes a value as text, whatever is in it, and the address comes from `part`, so neither can become markup.
+_LONG_CHARS = 70  # values with more characters are cut by the browser
+_MAX_STORED_CHARS = 1_000_000  # of the long values of a table, which are kept for the dialog
+# Vue inserts a value as text, and links are built with `path_segment`, so neither can become markup.
 _CELL = """
 <q-td :props="props"><a v-if="props.row['to ' + props.col.name]" :href="props.row['to ' + props.col.name]">{{ props.value }}</a>
-<button v-else-if="props.row['long ' + props.col.name]" type="button" class="penstock-long" title="Show the whole value"
+<button v-else-if="props.row['long ' + props.col.name]" type="button" class="penstock-long" title="Show full value"
   :data-at="props.row['#'] + ' ' + props.col.name"
-  @click="() => $parent.$emit('whole', [props.row['#'], props.col.name])">{{ props.value }}</button>
+  @click="() => $parent.$emit('open-value', [props.row['#'], props.col.name])">{{ props.value }}</button>
 <span v-else>{{ props.value }}</span></q-td>
 """
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
+    """A column of a data table."""
+
     name: str
-    label: str | None = None  # as the name unless given
-    text: Callable[[Any], str] = shown.whole  # of a value; what is long is cut, and shown as a whole when asked for
-    right: bool = False  # as numbers are
-    link: Callable[[Row], str | None] | None = None  # the path that a row's value leads to
+    label: str | None = None  # default: the name
+    format: Callable[[Any], str] = formatting.format_value
+    align_right: bool = False  # for numbers
+    link: Callable[[Row], str | None] | None = None  # returns the path that a row's value links to
 
 
-class Grid(ui.table):
-    """A table with a name for those who cannot see it. A value of a row is told by its column."""
+class DataTable(ui.table):
+    """A table with an accessible name."""
 
-    def __init__(self, columns: Sequence[Column], rows: Sequence[Row], name: str) -> None:
+    def __init__(self, columns: Sequence[TableColumn], rows: Sequence[Row], name: str) -> None:
         super().__init__(
             columns=[
-                {"name": str(place), "label": each.label or each.name, "field": str(place), "align": _side(each)}
-                for place, each in enumerate(columns)
+                {
+                    "name": str(index),
+                    "label": column.label or column.name,
+                    "field": str(index),
+                    "align": "right" if column.align_right else "left",
+                }
+                for index, column in enumerate(columns)
             ],
             rows=[],
             row_key="#",
         )
-        self._asked = columns
-        self.refill(rows)
-        self.on("whole", lambda event: self._open(*event.args))
+        self._table_columns = columns
+        self.set_rows(rows)
+        self.on("open-value", lambda event: self._open_value(*event.args))
         self.props("flat bordered dense role=region tabindex=0").classes("w-full")
-        named(self, name)
+        with_label(self, name)
 
-    def refill(self, rows: Sequence[Row]) -> None:
-        """The same table with other rows."""
-        self._whole: dict[tuple[int, str], str] = {}  # values that are cut on the screen
-        self._room = _MOST_KEPT
-        self.rows = [self._told(place, row) for place, row in enumerate(rows)]
-        for number in {key.partition(" ")[2] for row in self.rows for key in row if " " in key}:
-            self.add_slot(f"body-cell-{number}", _CELL)  # no others: they are drawn anew whenever the page changes
+    def set_rows(self, rows: Sequence[Row]) -> None:
+        """Replace the rows of the table."""
+        self._long_values: dict[tuple[int, str], str] = {}  # by row and column
+        self._remaining_chars = _MAX_STORED_CHARS
+        self.rows = [self._to_table_row(index, row) for index, row in enumerate(rows)]
+        for column in {key.partition(" ")[2] for row in self.rows for key in row if " " in key}:
+            # Only columns that need it: cells with a slot are drawn again whenever the page changes.
+            self.add_slot(f"body-cell-{column}", _CELL)
 
-    def _told(self, place: int, row: Row) -> dict[str, Any]:
-        told: dict[str, Any] = {"#": place}
-        for number, column in enumerate(self._asked):
-            text = column.text(row.get(column.name))
-            told[str(number)] = shown.cut(text, shown.LONGEST_CELL)
+    def _to_table_row(self, row_index: int, row: Row) -> dict[str, Any]:
+        cells: dict[str, Any] = {"#": row_index}
+        for index, column in enumerate(self._table_columns):
+            text = column.format(row.get(column.name))
+            cells[str(index)] = formatting.truncate(text, formatting.MAX_CELL_CHARS)
             if column.link and (path := column.link(row)):
-                told[f"to {number}"] = f"/ui{path}"
-            elif len(text) > _LONG:
-                told[f"long {number}"] = True
-                self._whole[place, str(number)] = kept = shown.cut(text, max(self._room, shown.LONGEST_CELL))
-                self._room -= len(kept)
-        return told
+                cells[f"to {index}"] = f"/ui{path}"
+            elif len(text) > _LONG_CHARS:
+                cells[f"long {index}"] = True
+                stored = formatting.truncate(text, max(self._remaining_chars, formatting.MAX_CELL_CHARS))
+                self._long_values[row_index, str(index)] = stored
+                self._remaining_chars -= len(stored)
+        return cells
 
-    async def _open(self, place: int, number: str) -> None:
-        """Show a value as a whole, unless the rows are others by now."""
-        text = self._whole.get((place, number))
-        if text is None:  # and whoever sends something else is not heard
+    async def _open_value(self, row_index: int, column_index: str) -> None:
+        """Show a long value in a dialog."""
+        text = self._long_values.get((row_index, column_index))
+        if text is None:  # the rows have changed, or the browser sent an invalid index
             return
-        column = self._asked[int(number)]
-        with named(ui.dialog(), "The whole value") as dialog, ui.card().classes("w-full max-w-3xl"):
+        column = self._table_columns[int(column_index)]
+        with with_label(ui.dialog(), "Full value") as dialog, ui.card().classes("w-full max-w-3xl"):
             ui.label(column.label or column.name).classes("text-lg break-anywhere").props('role=heading aria-level="2"')
             value = ui.label(text).classes("w-full overflow-auto whitespace-pre-wrap break-anywhere font-mono text-sm")
             value.style("max-height: 60vh").props("tabindex=0")
             with ui.row().classes("w-full justify-end"):
                 ui.button("Copy", icon="content_copy", on_click=lambda: ui.clipboard.write(text)).props("flat no-caps")
                 ui.button("Close", on_click=lambda: dialog.submit(None)).props("unelevated no-caps")
-        await answered(dialog, lambda: self._focus(place, number))  # what was clicked is drawn anew
+        # The button that was clicked is drawn again, so it does not get the focus back without help.
+        await dialog_result(dialog, lambda: self._focus_value(row_index, column_index))
 
-    def _focus(self, place: int, number: str) -> None:
+    def _focus_value(self, row_index: int, column_index: str) -> None:
         if not self.is_deleted:
             self.client.run_javascript(
-                f"""getHtmlElement({self.id}).querySelector('[data-at="{place} {number}"]')?.focus()"""
+                f"""getHtmlElement({self.id}).querySelector('[data-at="{row_index} {column_index}"]')?.focus()"""
             )
 
 
-def grid(columns: Sequence[Column], rows: Sequence[Row], *, name: str) -> Grid:
-    return Grid(columns, rows, name)
+def show_table(columns: Sequence[TableColumn], rows: Sequence[Row], *, name: str) -> DataTable:
+    """Show rows as a table with an accessible name."""
+    return DataTable(columns, rows, name)
 
 
-def pager(skip: int, many: int, total: int | None, *, more: bool, on_move: Callable[[int], Any], top: int) -> None:
-    """Which rows these are, and the ways to those before and after, if there are any."""
-    first, last = (skip + 1 if many else 0), skip + many
-    of = f" of {total:,}" if total is not None else ""
+def show_pager(
+    skip: int, rows_on_page: int, total: int | None, *, has_more: bool, on_move: Callable[[int], Any], page_rows: int
+) -> None:
+    """Show the range of rows on the page, and buttons for the previous and the next page if there are any.
+
+    Args:
+        skip: Number of rows before the page.
+        rows_on_page: Number of rows on the page.
+        total: Number of all rows, or None if it is unknown.
+        has_more: Whether there is a next page.
+        on_move: Called with the number of rows before the new page.
+        page_rows: Maximum number of rows on a page.
+    """
+    first, last = (skip + 1 if rows_on_page else 0), skip + rows_on_page
+    of_total = f" of {total:,}" if total is not None else ""
     with ui.row().classes("items-center gap-2"):
-        ui.label(f"{first:,}–{last:,}{of}").classes("text-sm quiet").props("aria-live=polite")
-        if not skip and not more:
+        ui.label(f"{first:,}–{last:,}{of_total}").classes("text-sm quiet").props("aria-live=polite")
+        if not skip and not has_more:
             return
-        back = ui.button(icon="chevron_left", on_click=lambda: on_move(max(skip - top, 0)))
-        back.props('flat round dense aria-label="Previous page"').set_enabled(skip > 0)
-        onward = ui.button(icon="chevron_right", on_click=lambda: on_move(skip + top))
-        onward.props('flat round dense aria-label="Next page"').set_enabled(more)
-
-
-def _side(column: Column) -> str:
-    return "right" if column.right else "left"
+        previous_button = ui.button(icon="chevron_left", on_click=lambda: on_move(max(skip - page_rows, 0)))
+        previous_button.props('flat round dense aria-label="Previous page"').set_enabled(skip > 0)
+        next_button = ui.button(icon="chevron_right", on_click=lambda: on_move(skip + page_rows))
+        next_button.props('flat round dense aria-label="Next page"').set_enabled(has_more)

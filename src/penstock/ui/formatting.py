@@ -1,26 +1,26 @@
-"""Numbers, sizes, moments and values as people read them."""
+"""Format numbers, sizes, timestamps and values for users."""
 
 import json
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
-LONGEST_CELL = 200  # characters of a value in a table
+MAX_CELL_CHARS = 200  # characters of a value in a table
 _UNITS = ("B", "KB", "MB", "GB", "TB", "PB")
 _NUMBERS = ("int", "uint", "float", "double", "halffloat")
 _AGES = ((60, "second"), (3600, "minute"), (86_400, "hour"), (30 * 86_400, "day"))
 
 
-def count(number: float | None, thing: str = "") -> str:
-    """`1,204 rows`, `1 row`."""
+def format_count(number: float | None, noun: str = "") -> str:
+    """Format a number with its noun: `1,204 rows`, `1 row`."""
     if number is None:
         return "–"
-    plural = "" if number == 1 or not thing else "s"
-    return f"{number:,} {thing}{plural}".rstrip()
+    plural = "" if number == 1 or not noun else "s"
+    return f"{number:,} {noun}{plural}".rstrip()
 
 
-def size(bytes_: float | None) -> str:
-    """`1.2 KB`."""
+def format_size(bytes_: float | None) -> str:
+    """Format a number of bytes: `1.2 KB`."""
     if bytes_ is None:
         return "–"
     amount, unit = float(bytes_), 0
@@ -29,42 +29,43 @@ def size(bytes_: float | None) -> str:
     return f"{amount:.0f} {_UNITS[unit]}" if unit == 0 or amount >= 100 else f"{amount:.1f} {_UNITS[unit]}"
 
 
-def moment(text: str | None) -> datetime | None:
-    """An instant of the API's."""
+def parse_timestamp(text: str | None) -> datetime | None:
+    """Parse a timestamp of the API."""
     return datetime.fromisoformat(text.replace("Z", "+00:00")) if text else None
 
 
-def when(text: str | None) -> str:
-    """`31 Jan 2026, 10:30 UTC`."""
-    at = moment(text)
+def format_timestamp(text: str | None) -> str:
+    """Format a timestamp: `31 Jan 2026, 10:30 UTC`."""
+    at = parse_timestamp(text)
     return f"{at.day} {at:%b %Y, %H:%M} UTC" if at else "–"
 
 
-def ago(text: str | None, now: datetime | None = None) -> str:
-    """`3 minutes ago`, for a month; then the day."""
-    at = moment(text)
+def format_age(text: str | None, now: datetime | None = None) -> str:
+    """Format the age of a timestamp: `3 minutes ago`; after 30 days, its date."""
+    at = parse_timestamp(text)
     if at is None:
         return "–"
     seconds = max(((now or datetime.now(UTC)) - at).total_seconds(), 0)
     if seconds < 10:
         return "just now"
-    each = 1
-    for most, unit in _AGES:
-        if seconds < most:
-            return f"{count(int(seconds // each), unit)} ago"
-        each = most
+    unit_seconds = 1
+    for limit, unit in _AGES:
+        if seconds < limit:
+            return f"{format_count(int(seconds // unit_seconds), unit)} ago"
+        unit_seconds = limit
     return f"{at.day} {at:%b %Y}"
 
 
-def duration(start: str | None, end: str | None, now: datetime | None = None) -> str:
-    """`850 ms`, `2.4 s`, `3 min 20 s`; until now where it has not ended."""
-    begun = moment(start)
+def format_duration(start: str | None, end: str | None, now: datetime | None = None) -> str:
+    """Format the time between two timestamps: `850 ms`, `2.4 s`, `3 min 20 s`. Without an end, until now."""
+    begun = parse_timestamp(start)
     if begun is None:
         return "–"
-    return seconds(((moment(end) or now or datetime.now(UTC)) - begun).total_seconds())
+    return format_seconds(((parse_timestamp(end) or now or datetime.now(UTC)) - begun).total_seconds())
 
 
-def seconds(number: float) -> str:
+def format_seconds(number: float) -> str:
+    """Format a duration: `850 ms`, `2.4 s`, `3 min 20 s`."""
     if number < 1:
         return f"{number * 1000:.0f} ms"
     if number < 60:
@@ -72,13 +73,13 @@ def seconds(number: float) -> str:
     return f"{int(number // 60)} min {int(number % 60)} s"
 
 
-def cell(value: Any) -> str:
-    """A value in a table: short, and never empty where there is none."""
-    return cut(whole(value), LONGEST_CELL)
+def format_cell(value: Any) -> str:
+    """Format a value for a table cell, cut to `MAX_CELL_CHARS`."""
+    return truncate(format_value(value), MAX_CELL_CHARS)
 
 
-def whole(value: Any) -> str:
-    """A value as text, however long it is."""
+def format_value(value: Any) -> str:
+    """Format a value with its full length. NULL is shown as `∅`."""
     if value is None:
         return "∅"
     if isinstance(value, bool):
@@ -86,12 +87,13 @@ def whole(value: Any) -> str:
     return _nested(value) if isinstance(value, list | dict) else _plain(value)
 
 
-def cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+def truncate(text: str, max_chars: int) -> str:
+    """Cut a text to a number of characters; the last one is then `…`."""
+    return text if len(text) <= max_chars else f"{text[: max_chars - 1]}…"
 
 
-def sentence(text: str) -> str:
-    """What the service says, as a sentence: with a capital, unless a name comes first, and a full stop."""
+def to_sentence(text: str) -> str:
+    """Add a full stop to a message, and a capital letter unless it begins with a name."""
     first = text.partition(" ")[0].rstrip(",:;")
     begun = text[:1].upper() + text[1:] if first.isalpha() else text
     return begun if begun.endswith((".", "!", "?", "…")) else f"{begun}."
@@ -102,12 +104,12 @@ def _plain(value: Any) -> str:
 
 
 def _nested(value: Any) -> str:
-    """Much as JSON has it, with numbers as exact as they are."""
+    """Format a nested value like JSON, with exact numbers."""
     match value:
         case list():
             return f"[{', '.join(map(_nested, value))}]"
         case dict():
-            return "{" + ", ".join(f"{name}: {_nested(each)}" for name, each in value.items()) + "}"
+            return "{" + ", ".join(f"{name}: {_nested(member)}" for name, member in value.items()) + "}"
         case str():
             return json.dumps(value, ensure_ascii=False)
         case None:
@@ -118,20 +120,20 @@ def _nested(value: Any) -> str:
 
 
 def is_number(type_: Any) -> bool:
-    """Has a column of this type numbers in it, which are shown at the right?"""
+    """Return whether a column of this type holds numbers."""
     return "decimal" in type_ if isinstance(type_, dict) else str(type_).startswith(_NUMBERS)
 
 
-def type_name(type_: Any) -> str:
-    """A column's type as the API tells it: `int64`, `decimal(12, 2)`, `list of string`, `{a: int64}`."""
+def format_type(type_: Any) -> str:
+    """Format a column type of the API: `int64`, `decimal(12, 2)`, `list of string`, `{a: int64}`."""
     match type_:
         case str():
             return type_
         case {"decimal": [precision, scale]}:
             return f"decimal({precision}, {scale})"
         case {"list": item}:
-            return f"list of {type_name(item)}"
+            return f"list of {format_type(item)}"
         case {"struct": members}:
-            return "{" + ", ".join(f"{name}: {type_name(each)}" for name, each in members) + "}"
+            return "{" + ", ".join(f"{name}: {format_type(member)}" for name, member in members) + "}"
         case _:
             return str(type_)

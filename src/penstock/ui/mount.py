@@ -1,4 +1,4 @@
-"""The pages as part of an application that serves HTTP."""
+"""Mount the web UI on the application that serves HTTP."""
 
 import logging
 from datetime import timedelta
@@ -7,37 +7,49 @@ from typing import Any
 from nicegui import Client, app, ui
 
 from penstock.ui import datasets, home, pipelines, queries, schemas  # noqa: F401
-from penstock.ui.datasets.upload import LARGEST_FILE
-from penstock.ui.layout import Door, nowhere, open_to
-from penstock.ui.request_guard import Guard
+from penstock.ui.datasets.upload import MAX_FILE_BYTES
+from penstock.ui.layout import MOUNT_PATH, STATIC_FOLDER, STATIC_PATH, show_not_found
+from penstock.ui.request_guard import RequestGuard
+from penstock.ui.session import UiContext, configure
 
-AT = "/ui"
-_MOST_PAGES = 2_000  # open at once
-_KEPT = timedelta(hours=12)  # of a tab's token, after the tab was last seen
+_MAX_OPEN_PAGES = 2_000
+_TOKEN_LIFETIME = timedelta(hours=12)  # of a tab's token, after the tab was last active
+_RECONNECT_SECONDS = 30.0
 
 
 def mount(application: Any, *, dev: bool) -> None:
-    """Serve the pages below /ui. Once in a process."""
-    open_to(Door(application, dev))
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # the service itself tells of each request
-    app.storage.max_tab_storage_age = _KEPT.total_seconds()
+    """Serve the pages below /ui. Call this at most once per process.
+
+    Args:
+        application: The FastAPI application.
+        dev: Development mode: pages need no token.
+    """
+    configure(UiContext(application, dev))
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # the service has its own access log
+    app.storage.max_tab_storage_age = _TOKEN_LIFETIME.total_seconds()
+    app.add_static_files(STATIC_PATH, STATIC_FOLDER)
     ui.run_with(
         application,
-        mount_path=AT,
+        mount_path=MOUNT_PATH,
         title="Penstock",
         favicon="💧",
         language="en-US",
-        binding_refresh_interval=None,  # nothing is bound
-        reconnect_timeout=30.0,
+        binding_refresh_interval=None,  # the pages use no bindings
+        reconnect_timeout=_RECONNECT_SECONDS,
         show_welcome_message=False,
     )
     app.exception_handler(404)(_not_found)
     application.add_middleware(
-        Guard, at=AT, dev=dev, largest=LARGEST_FILE, full=lambda: len(Client.instances) >= _MOST_PAGES
+        RequestGuard,
+        mount_path=MOUNT_PATH,
+        static_path=f"{MOUNT_PATH}{STATIC_PATH}/",
+        dev=dev,
+        max_body_bytes=MAX_FILE_BYTES,
+        is_full=lambda: len(Client.instances) >= _MAX_OPEN_PAGES,
     )
 
 
-async def _not_found(request: Any, _trouble: Exception) -> Any:
+async def _not_found(request: Any, _error: Exception) -> Any:
     with Client(ui.page(""), request=request) as client:
-        nowhere()
+        show_not_found()
     return client.build_response(request, 404)

@@ -1,9 +1,10 @@
-"""Keeps others away from the pages: the scripts of other sites, bodies without end, and more visitors than there is room for."""
+"""ASGI middleware of the web UI: check origin and host, limit bodies and open pages, set the security policy."""
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
+
+from penstock.core.request_origin import LOOPBACK_HOSTS, is_cross_site, is_loopback
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -11,99 +12,96 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")  # names that no other site can have
-_POLICY = (  # Vue compiles its templates in the browser, hence the evaluation
+_POLICY = (  # 'unsafe-eval': Vue compiles its templates in the browser
     b"default-src 'none'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
     b"img-src 'self' data:; font-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
     b"frame-ancestors 'none'"
 )
-_HEADER = b"content-security-policy"
+_POLICY_HEADER = b"content-security-policy"
 
 
 @dataclass(frozen=True)
-class Guard:
-    """Stands before the application, and looks at what is meant for the pages."""
+class RequestGuard:
+    """Reject unwanted requests to the pages, and add the content security policy to responses.
+
+    Requests to other paths pass unchanged.
+    """
 
     app: Application
-    at: str  # where the pages are
-    dev: bool  # nobody needs a token
-    largest: int  # bytes of a body
-    full: Callable[[], bool]  # is there no room for another page?
+    mount_path: str  # path of the pages
+    static_path: str  # path of the static files
+    dev: bool  # development mode: no token is needed
+    max_body_bytes: int
+    is_full: Callable[[], bool]  # whether the limit of open pages is reached
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] not in ("http", "websocket") or not _below(scope["path"], self.at):
+        if scope["type"] not in ("http", "websocket") or not _is_below(scope["path"], self.mount_path):
             await self.app(scope, receive, send)
             return
-        if refusal := self._refusal(scope):
-            await _refuse(scope["type"], *refusal, send)
+        if rejection := self._check(scope):
+            await _reject(scope["type"], *rejection, send)
             return
-        if scope["path"] == self.at:
-            await _answer(307, "The pages are one slash further.", send, (b"location", f"{self.at}/".encode()))
+        if scope["path"] == self.mount_path:
+            target = f"{self.mount_path}/"
+            await _respond(307, f"Redirecting to {target}", send, (b"location", target.encode()))
             return
 
-        gone = False
+        is_disconnected = False
 
-        async def hear() -> Message:
-            nonlocal gone
+        async def receive_message() -> Message:
+            nonlocal is_disconnected
             message = await receive()
-            gone = gone or message["type"] == "http.disconnect"
+            is_disconnected = is_disconnected or message["type"] == "http.disconnect"
             return message
 
-        async def tell(message: Message) -> None:
+        async def send_with_policy(message: Message) -> None:
             if message["type"] == "http.response.start":
-                kept = [(name, value) for name, value in message.get("headers", []) if name.lower() != _HEADER]
-                message = {**message, "headers": [*kept, (_HEADER, _POLICY)]}
+                others = [(name, value) for name, value in message.get("headers", []) if name.lower() != _POLICY_HEADER]
+                message = {**message, "headers": [*others, (_POLICY_HEADER, _POLICY)]}
             await send(message)
 
         try:
-            await self.app(scope, hear, tell)
+            await self.app(scope, receive_message, send_with_policy)
         except RuntimeError:
-            if not gone:  # Starlette takes a visitor who leaves before the answer for a page without an answer
+            if not is_disconnected:  # Starlette raises it, too, if the client disconnects before the response
                 raise
 
-    def _refusal(self, scope: Scope) -> tuple[int, str] | None:
+    def _check(self, scope: Scope) -> tuple[int, str] | None:
+        """Return status and message of a rejection, or None if the request is accepted."""
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        host, origin = headers.get("host", ""), headers.get("origin")
-        if self.dev and _hostname(f"//{host}") not in _LOOPBACK:
-            return 403, f"Without a token this page is for {', '.join(_LOOPBACK)} only."
-        if origin is not None and _netloc(origin) != host:
-            return 403, "Pages of other sites have no business here."
+        if self.dev and not is_loopback(headers.get("host", "")):
+            return 403, f"Development mode accepts requests to {', '.join(LOOPBACK_HOSTS)} only."
+        if is_cross_site(scope.get("method", "GET"), headers):
+            return 403, "Requests from other origins are not allowed."
         if scope["type"] == "websocket" or scope["method"] in ("GET", "HEAD"):
-            new = scope["path"].count("/_nicegui") == 0  # not a part of a page that is there
-            return (503, "There are too many open pages; try again in a minute.") if new and self.full() else None
+            path = scope["path"]
+            is_new_page = "/_nicegui" not in path and not path.startswith(self.static_path)
+            return (503, "Too many open pages. Try again in a minute.") if is_new_page and self.is_full() else None
         length = headers.get("content-length", "")
         if not length.isdecimal():
-            return 411, "Say how long the body is."
-        return (413, f"A file may have {self.largest:,} bytes here.") if int(length) > self.largest else None
+            return 411, "The Content-Length header is required."
+        if int(length) > self.max_body_bytes:
+            return 413, f"The request body exceeds the limit of {self.max_body_bytes:,} bytes."
+        return None
 
 
-async def _refuse(kind: str, status: int, sentence: str, send: Send) -> None:
-    if kind == "websocket":
+async def _reject(scope_type: str, status: int, message: str, send: Send) -> None:
+    if scope_type == "websocket":
         await send({"type": "websocket.close", "code": 1008})
     else:
-        await _answer(status, sentence, send)
+        await _respond(status, message, send)
 
 
-async def _answer(status: int, sentence: str, send: Send, *more: tuple[bytes, bytes]) -> None:
-    body = sentence.encode()
-    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode()), *more]
+async def _respond(status: int, message: str, send: Send, *extra_headers: tuple[bytes, bytes]) -> None:
+    body = message.encode()
+    headers = [
+        (b"content-type", b"text/plain; charset=utf-8"),
+        (b"content-length", str(len(body)).encode()),
+        *extra_headers,
+    ]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 
-def _below(path: str, at: str) -> bool:
-    return path == at or path.startswith(f"{at}/")
-
-
-def _hostname(address: str) -> str | None:
-    try:
-        return urlsplit(address).hostname
-    except ValueError:
-        return None
-
-
-def _netloc(address: str) -> str | None:
-    try:
-        return urlsplit(address).netloc
-    except ValueError:
-        return None
+def _is_below(path: str, parent: str) -> bool:
+    return path == parent or path.startswith(f"{parent}/")

@@ -1,6 +1,6 @@
-"""A list that somebody searches: by words and what else there is to choose, a page at a time; the last question counts.
+"""Searchable list: search words and filters, one page of rows at a time. The URL of the page holds the search.
 
-The page's address tells what is asked, so that who comes back finds the same list.
+The user therefore finds the same list after going back in the browser.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -10,121 +10,135 @@ from urllib.parse import quote, urlencode
 
 from nicegui import ui
 
-from penstock.core.registry.lifecycle import State
-from penstock.ui.api_client import Problem, quoted
-from penstock.ui.layout import Visit, told
-from penstock.ui.data_table import pager
-from penstock.ui.lifecycle_badges import USUAL
+from penstock.core.registry.lifecycle import LifecycleState
+from penstock.ui.actions import show_errors
+from penstock.ui.api_client import ApiError, odata_string
+from penstock.ui.data_table import show_pager
+from penstock.ui.lifecycle_badges import DEFAULT_STATES
+from penstock.ui.session import PageSession
 
-Rows = Sequence[Mapping[str, Any]]
+SearchRows = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What is asked for; by words alone."""
+class SearchParams:
+    """A search by words."""
 
     select: str
     words: str = ""
     page: int = 1
 
-    def options(self) -> dict[str, Any] | None:
-        """None: nothing can be found."""
+    def odata_options(self) -> dict[str, Any] | None:
+        """Return the options of the API request, or None if the search cannot match anything."""
         return {"search": self.words or None, "select": self.select}
 
-    def address(self) -> dict[str, str]:
-        """What the page's address tells of it: what is not as it is for everybody who comes anew."""
+    def query_params(self) -> dict[str, str]:
+        """Return the parameters of the page's URL: those that differ from the defaults."""
         page = {"page": str(self.page)} if self.page > 1 else {}
         return {"words": self.words, **page} if self.words else page
 
 
 @dataclass(frozen=True)
-class AskedByState(Asked):
-    states: frozenset[State] = USUAL
+class StateSearchParams(SearchParams):
+    """A search by words and lifecycle states."""
 
-    def options(self) -> dict[str, Any] | None:
-        among = ", ".join(quoted(state) for state in State if state in self.states)
-        found = {"filter": f"state in ({among})", "orderby": "updated_at desc, name"}
-        return {**(super().options() or {}), **found} if self.states else None
+    states: frozenset[LifecycleState] = DEFAULT_STATES
 
-    def address(self) -> dict[str, str]:
-        chosen = ",".join(state for state in State if state in self.states)
-        return super().address() | ({"states": chosen} if self.states != USUAL else {})
+    def odata_options(self) -> dict[str, Any] | None:
+        states = ", ".join(odata_string(state) for state in LifecycleState if state in self.states)
+        options = {"filter": f"state in ({states})", "orderby": "updated_at desc, name"}
+        return {**(super().odata_options() or {}), **options} if self.states else None
 
-
-def number(page: str) -> int:
-    """The page that an address tells."""
-    return max(int(page), 1) if page.isascii() and page.isdigit() and len(page) < 7 else 1
+    def query_params(self) -> dict[str, str]:
+        states = ",".join(state for state in LifecycleState if state in self.states)
+        return super().query_params() | ({"states": states} if self.states != DEFAULT_STATES else {})
 
 
-A = TypeVar("A", bound=Asked)
+def parse_page_number(text: str) -> int:
+    """Parse the page number of a URL. Invalid numbers count as the first page."""
+    return max(int(text), 1) if text.isascii() and text.isdigit() and len(text) < 7 else 1
 
 
-class Searched(Generic[A]):
-    """The list at `path` of the pages, of what is at `source` of the API. `fill` shows what was found.
+S = TypeVar("S", bound=SearchParams)
 
-    Whatever else there is to choose goes into `bar`, and changes what is asked by `show`. `known`: rows with what else
-    must be known of them.
+
+class SearchList(Generic[S]):
+    """List of the rows that a search matches.
+
+    Further filters go into `toolbar` and call `show` with the changed parameters.
+
+    Args:
+        session: The session of the page.
+        path: Path of the page.
+        source: Path of the collection in the API.
+        params: The initial search.
+        fill: Shows the rows of a search.
+        page_rows: Rows of a page.
+        label: Label of the search box.
+        enrich: Adds values to rows that the collection does not contain.
     """
 
     def __init__(
         self,
-        visit: Visit,
+        session: PageSession,
         path: str,
         source: str,
-        asked: A,
-        fill: Callable[[A, Rows], None],
+        params: S,
+        fill: Callable[[S, SearchRows], None],
         *,
-        top: int,
+        page_rows: int,
         label: str,
-        known: Callable[[Rows], Awaitable[Rows]] | None = None,
+        enrich: Callable[[SearchRows], Awaitable[SearchRows]] | None = None,
     ) -> None:
-        self._api, self._path, self._source, self._asked = visit.api, path, source, asked
-        self._fill, self._top, self._known = fill, top, known
-        with ui.row().classes("w-full items-center gap-4") as self.bar:
-            self._words = ui.input(label, value=asked.words, on_change=told(self._search))
+        self._api, self._path, self._source, self._params = session.api, path, source, params
+        self._fill, self._page_rows, self._enrich = fill, page_rows, enrich
+        with ui.row().classes("w-full items-center gap-4") as self.toolbar:
+            self._words = ui.input(label, value=params.words, on_change=show_errors(self._search))
             self._words.props("outlined dense clearable debounce=300 type=search").classes("w-full max-w-sm")
-        self._found = ui.column().classes("w-full gap-3")
+        self._results = ui.column().classes("w-full gap-3")
 
     async def show(self, **changes: Any) -> None:
-        asked = self._asked = replace(self._asked, **({"page": 1, **changes} if changes else {}))
-        answer: Mapping[str, Any] = {"value": []}
-        if (options := asked.options()) is not None:
-            skip = (asked.page - 1) * self._top
+        """Run the search with changed parameters and show its rows. A change returns to the first page."""
+        params = self._params = replace(self._params, **({"page": 1, **changes} if changes else {}))
+        response: Mapping[str, Any] = {"value": []}
+        if (options := params.odata_options()) is not None:
+            skip = (params.page - 1) * self._page_rows
             try:
-                answer = await self._api.get(self._source, **options, top=self._top, skip=skip, count=True)
-            except Problem as problem:
-                if problem.status != 400:
+                response = await self._api.get(self._source, **options, top=self._page_rows, skip=skip, count=True)
+            except ApiError as error:
+                if error.status != 400:
                     raise
-                self._words.error = problem.sentence  # a quote that is not closed yet
+                self._words.error = error.message  # for example a quote that is not closed yet
                 return
-        rows = await self._known(answer["value"]) if self._known else answer["value"]
-        if asked is not self._asked or self._found.is_deleted:
-            return  # somebody has typed on
-        if not rows and asked.page > 1:  # there were more of them once
+        rows = await self._enrich(response["value"]) if self._enrich else response["value"]
+        if params is not self._params or self._results.is_deleted:
+            return  # a newer search is running
+        if not rows and params.page > 1:  # rows were deleted since the page was opened
             await self.show(page=1)
             return
         self._words.error = None
-        self._tell(asked)
-        self._found.clear()
-        with self._found:
-            self._list(asked, rows, answer)
+        self._update_url(params)
+        self._results.clear()
+        with self._results:
+            self._show_rows(params, rows, response)
 
     async def _search(self) -> None:
         await self.show(words=(self._words.value or "").strip())
 
-    def _tell(self, asked: A) -> None:
-        """The address changes, and the page stays. Texts are in it as addresses have them, and so they are no script."""
-        with self._found:
-            ui.navigate.history.replace(f"/ui{self._path}?{urlencode(asked.address(), quote_via=quote)}".rstrip("?"))
+    def _update_url(self, params: S) -> None:
+        """Replace the URL without loading the page. The parameters are percent-encoded, so they cannot be script."""
+        with self._results:
+            query = urlencode(params.query_params(), quote_via=quote)
+            ui.navigate.history.replace(f"/ui{self._path}?{query}".rstrip("?"))
 
-    def _list(self, asked: A, rows: Rows, answer: Mapping[str, Any]) -> None:
-        self._fill(asked, rows)
+    def _show_rows(self, params: S, rows: SearchRows, response: Mapping[str, Any]) -> None:
+        self._fill(params, rows)
         if rows:
-            pager(
-                (asked.page - 1) * self._top,
+            show_pager(
+                (params.page - 1) * self._page_rows,
                 len(rows),
-                answer["@odata.count"],
-                more="@odata.nextLink" in answer,
-                on_move=lambda skip: told(self.show)(page=skip // self._top + 1),
-                top=self._top,
+                response["@odata.count"],
+                has_more=(params.page - 1) * self._page_rows + len(rows) < response["@odata.count"],
+                on_move=lambda skip: show_errors(self.show)(page=skip // self._page_rows + 1),
+                page_rows=self._page_rows,
             )

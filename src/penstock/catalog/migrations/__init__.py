@@ -1,1 +1,1 @@
-"""How the catalog's tables came to be, step by step."""
+"""Migrations of the catalog."""

@@ -1,4 +1,4 @@
-"""Alembic's entry: runs on the connection that `upgrade.migrate` hands over."""
+"""Run the migrations on the connection that `migrate.migrate` passes."""
 
 from alembic import context
 

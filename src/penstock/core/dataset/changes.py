@@ -1,4 +1,4 @@
-"""A commit as data: what becomes of which datasets, and what the writer is told afterwards."""
+"""The data of a commit: changes to datasets, and the receipt that the writer gets."""
 
 import hashlib
 import json
@@ -10,30 +10,30 @@ from uuid import UUID
 
 import pyarrow as pa
 
+from penstock.core.dataset.column_stats import Bounds, ColumnStats, may_contain
 from penstock.core.names import DatasetName
-from penstock.core.dataset.column_stats import Bounds, Stats, may_hold
 
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
-    """A data file that is complete and durable, and that no version holds yet."""
+    """A complete and durable data file that is not yet part of a version."""
 
-    path: str  # below the workspace
+    path: str  # relative to the workspace
     rows: int
     bytes: int
     checksum: str
-    stats: Mapping[str, Stats]
-    row_ids: tuple[int, int] | None = None  # lowest and highest id that the file carries; None: fresh rows
-    first_row_id: int | None = None  # of fresh rows: row i has the id first_row_id + i; None: not known yet
+    stats: Mapping[str, ColumnStats]
+    row_ids: tuple[int, int] | None = None  # lowest and highest stored row id; None: the rows are new
+    first_row_id: int | None = None  # of new rows: row i has the id first_row_id + i; None: not assigned yet
 
-    def may_hold(self, bounds: Bounds) -> bool:
-        """Can a row lie within all of these?"""
-        return all(may_hold(self.stats.get(name), self.rows, low, high) for name, (low, high) in bounds.items())
+    def may_contain(self, bounds: Bounds) -> bool:
+        """Check whether a row of the file may lie within all bounds."""
+        return all(may_contain(self.stats.get(name), self.rows, low, high) for name, (low, high) in bounds.items())
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile(NewFile):
-    """A data file that some version holds."""
+    """A data file that is part of at least one version."""
 
     number: int = 0
     begin: int = 0
@@ -48,8 +48,8 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class Creation:
-    """The dataset that a change brings into being."""
+class NewDataset:
+    """Description of a dataset that a change creates."""
 
     name: DatasetName
     row_ids: bool = True
@@ -59,25 +59,25 @@ class Creation:
 @dataclass(frozen=True, slots=True)
 class Change:
     dataset: UUID
-    base: int  # the version the writer read; it must still be the newest, unless `rebase`
+    base: int  # version that the writer read; must still be the newest, unless `rebase`
     operation: str
-    schema: pa.Schema  # what the added files were written with
+    schema: pa.Schema  # of the added files
     added: tuple[NewFile, ...] = ()
     removed: tuple[DataFile, ...] = ()
     counts: Counts = Counts()
-    alters: bool = False  # does `schema` become the dataset's?
-    create: Creation | None = None
-    rebase: bool = False  # is it as true of any later version in which the removed files still live?
-    request: str = ""  # what was asked for, where the caller gave the request a key
+    alters_schema: bool = False  # whether `schema` becomes the dataset's schema
+    create: NewDataset | None = None
+    rebase: bool = False  # whether it applies to any later version in which the removed files are still live
+    request: str = ""  # fingerprint of the request, if the caller gave an idempotency key
 
     @property
     def empty(self) -> bool:
-        return not (self.added or self.removed or self.alters or self.create)
+        return not (self.added or self.removed or self.alters_schema or self.create)
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """What one dataset got."""
+class DatasetCommit:
+    """Result of a commit for one dataset."""
 
     dataset: UUID
     name: str
@@ -87,56 +87,63 @@ class Written:
     inserted: int = 0
     updated: int = 0
     deleted: int = 0
-    first_row_id: int | None = None  # of its new rows, where their ids follow one another
+    first_row_id: int | None = None  # of the new rows, if their ids are consecutive
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """What one request has in a commit, and what it is known by when it is sent again."""
+class GroupMember:
+    """The part of one request in a group commit, with the idempotency key that identifies a retry."""
 
     key: str
-    request: str | None  # its fingerprint; None: whatever was asked for by that key
-    rows: int | None = None  # of the new rows, in their order; None: the commit is all its own
+    request: str | None  # its fingerprint; None: any request with that key
+    rows: int | None = None  # number of new rows, in order; None: the request has the commit for itself
 
     @staticmethod
-    def told(shares: Sequence["Share"], written: tuple[Written, ...]) -> Iterator[tuple["Share", tuple[Written, ...]]]:
-        """What each of them is told of what was written."""
+    def split_receipts(
+        members: Sequence["GroupMember"], written: tuple[DatasetCommit, ...]
+    ) -> Iterator[tuple["GroupMember", tuple[DatasetCommit, ...]]]:
+        """Yield the part of the commit's result that each request receives."""
         before = 0
-        for share in shares:
-            if share.rows is None:
-                yield share, written
+        for member in members:
+            if member.rows is None:
+                yield member, written
                 continue
             (whole,) = written
-            first = whole.first_row_id + before if share.rows and whole.first_row_id is not None else None
-            yield share, (replace(whole, inserted=share.rows, first_row_id=first),)
-            before += share.rows
+            first = whole.first_row_id + before if member.rows and whole.first_row_id is not None else None
+            yield member, (replace(whole, inserted=member.rows, first_row_id=first),)
+            before += member.rows
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
     key: str
     commit_no: int
-    written: tuple[Written, ...]
+    written: tuple[DatasetCommit, ...]
     at: datetime
-    replayed: bool = field(default=False, compare=False)  # this request had been carried out before
+    replayed: bool = field(default=False, compare=False)  # whether the request had been executed before
 
     @property
     def version(self) -> int:
-        """The version made, where only one dataset was written."""
-        (only,) = self.written
-        return only.version
+        """Return the new version of a commit to a single dataset."""
+        (commit,) = self.written
+        return commit.version
 
-    def again(self) -> "Receipt":
+    def as_replay(self) -> "Receipt":
         return replace(self, replayed=True)
 
-    def facts(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "at": self.at.isoformat(), "written": [asdict(w) for w in self.written]}
 
 
-AUTOMATIC = "auto:"  # how a key starts that nobody chose; who knows it sent the request, so it is not compared
+GENERATED_KEY_PREFIX = (
+    "auto:"  # prefix of keys that Penstock generates: only the sender knows them, so requests are not compared
+)
 
 
 def fingerprint(changes: tuple[Change, ...]) -> str:
-    """The same for the same request, whatever versions it met: what tells a replay from another use of a key."""
-    asked = [[str(c.create.name if c.create else c.dataset), c.operation, c.request] for c in changes]
-    return hashlib.sha256(json.dumps(sorted(asked)).encode()).hexdigest()
+    """Return a digest that is equal for equal requests, regardless of versions.
+
+    It distinguishes a retry from another use of the same idempotency key.
+    """
+    requests = [[str(c.create.name if c.create else c.dataset), c.operation, c.request] for c in changes]
+    return hashlib.sha256(json.dumps(sorted(requests)).encode()).hexdigest()

@@ -1,7 +1,7 @@
-"""What is known of a file's columns without opening it: lowest and highest value, and how many are NULL.
+"""Column statistics of a data file: lowest and highest value, and the number of NULLs.
 
-Values are kept plain, so that they compare whatever the column's type: dates count days, timestamps
-microseconds, booleans are 0 and 1. Long texts are cut: the bound stays a bound, only less tight.
+Values are stored as plain numbers, text or bytes, so that they compare regardless of the column's type: dates count
+days, timestamps microseconds, booleans are 0 and 1. Long texts are truncated to a looser bound.
 """
 
 import json
@@ -9,31 +9,49 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as pt
 
-Plain = int | float | Decimal | str | bytes
-Bounds = Mapping[str, tuple[Plain | None, Plain | None]]  # column → lowest and highest value; None: without end
+StatValue = int | float | Decimal | str | bytes
+Bounds = Mapping[str, tuple[StatValue | None, StatValue | None]]  # column → lowest and highest value; None: unbounded
 
-_CUT = 40  # characters or bytes of a bound that are worth keeping
+_MAX_BOUND_LENGTH = 40  # characters or bytes
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Stats:
-    low: Plain | None  # None: not known, or every value is NULL
-    high: Plain | None
+class ColumnStats:
+    low: StatValue | None  # None: unknown, or every value is NULL
+    high: StatValue | None
     nulls: int
 
 
-def has_stats(kept: pa.DataType) -> bool:
-    return not pt.is_nested(kept)
+def has_stats(data_type: pa.DataType) -> bool:
+    return not pt.is_nested(data_type)
 
 
-def plain(value: Any) -> Plain:
+def first_leaves(schema: pa.Schema) -> list[int]:
+    """Return the number of the first leaf column of each field: Parquet numbers columns by leaves."""
+    return [0, *accumulate(_count_leaves(field.type) for field in schema)][: len(schema)]
+
+
+def count_leaves(schema: pa.Schema) -> int:
+    return sum(_count_leaves(field.type) for field in schema)
+
+
+def _count_leaves(data_type: pa.DataType) -> int:
+    if isinstance(data_type, pa.BaseExtensionType):
+        return _count_leaves(data_type.storage_type)
+    if not pt.is_nested(data_type):
+        return 1
+    return sum(_count_leaves(data_type.field(i).type) for i in range(data_type.num_fields))
+
+
+def stat_value(value: Any) -> StatValue:
     match value:
         case bool():
             return int(value)
@@ -47,8 +65,8 @@ def plain(value: Any) -> Plain:
     raise TypeError(f"no statistics for a {type(value).__name__}")
 
 
-def may_hold(stats: Stats | None, rows: int, low: Plain | None, high: Plain | None) -> bool:
-    """Could some row of the file have a value between `low` and `high` (None: without end)?"""
+def may_contain(stats: ColumnStats | None, rows: int, low: StatValue | None, high: StatValue | None) -> bool:
+    """Check whether a row of the file may have a value between `low` and `high` (None: unbounded)."""
     if stats is None:
         return True
     if stats.nulls == rows:
@@ -58,77 +76,77 @@ def may_hold(stats: Stats | None, rows: int, low: Plain | None, high: Plain | No
     return not (high is not None and stats.low is not None and stats.low > high)  # type: ignore[operator]
 
 
-def united(parts: Iterable[tuple[int, Stats]]) -> Stats:
-    """The statistics of several pieces (row groups, each with its number of rows) taken together."""
+def combine_stats(parts: Iterable[tuple[int, ColumnStats]]) -> ColumnStats:
+    """Combine the statistics of several parts, such as row groups, each with its number of rows."""
     low: Any = None
     high: Any = None
-    nulls, known = 0, True
+    nulls, complete = 0, True
     for rows, part in parts:
         nulls += part.nulls
         if part.nulls == rows:
             continue
         if part.low is None or part.high is None:
-            known = False
+            complete = False
             continue
         low = part.low if low is None else min(low, part.low)
         high = part.high if high is None else max(high, part.high)
-    return Stats(low, high, nulls) if known else Stats(None, None, nulls)
+    return ColumnStats(low, high, nulls) if complete else ColumnStats(None, None, nulls)
 
 
-def cut(stats: Stats) -> Stats:
-    return Stats(_below(stats.low), _above(stats.high), stats.nulls)
+def truncate_bounds(stats: ColumnStats) -> ColumnStats:
+    return ColumnStats(_truncate_low(stats.low), _truncate_high(stats.high), stats.nulls)
 
 
-def is_exact(bound: Plain) -> bool:
-    """Is it the value itself? What was cut is as long as what is kept can be."""
-    return not isinstance(bound, str | bytes) or len(bound) < _CUT
+def is_exact(bound: StatValue) -> bool:
+    """Check whether a bound is the value itself: truncated bounds have the maximum length."""
+    return not isinstance(bound, str | bytes) or len(bound) < _MAX_BOUND_LENGTH
 
 
-def to_json(columns: Mapping[str, Stats]) -> str:
+def to_json(columns: Mapping[str, ColumnStats]) -> str:
     return json.dumps(
-        {name: [_out(s.low), _out(s.high), s.nulls] for name, s in columns.items()},
+        {name: [_to_json_value(s.low), _to_json_value(s.high), s.nulls] for name, s in columns.items()},
         ensure_ascii=False,
         separators=(",", ":"),
     )
 
 
-def from_json(schema: pa.Schema) -> Callable[[str], dict[str, Stats]]:
-    """Reads what `to_json` wrote, of the columns that a schema has; there may be many files.
+def stats_parser(schema: pa.Schema) -> Callable[[str], dict[str, ColumnStats]]:
+    """Return a parser of the JSON from `to_json`, for the columns of a schema.
 
-    The schema is that of today: the bounds of a column that was widened are still bounds.
+    The schema is the current one: bounds of a column that was widened since remain valid.
     """
-    reads = {column.name: _in(column.type) for column in schema}
+    parsers = {column.name: _json_value_parser(column.type) for column in schema}
 
-    def read(text: str) -> dict[str, Stats]:
+    def parse(text: str) -> dict[str, ColumnStats]:
         return {
-            name: Stats(None if low is None else into(low), None if high is None else into(high), nulls)
+            name: ColumnStats(None if low is None else into(low), None if high is None else into(high), nulls)
             for name, (low, high, nulls) in json.loads(text).items()
-            if (into := reads.get(name))
+            if (into := parsers.get(name))
         }
 
-    return read
+    return parse
 
 
-def _below(low: Plain | None) -> Plain | None:
-    return low[:_CUT] if isinstance(low, str | bytes) else low
+def _truncate_low(low: StatValue | None) -> StatValue | None:
+    return low[:_MAX_BOUND_LENGTH] if isinstance(low, str | bytes) else low
 
 
-def _above(high: Plain | None) -> Plain | None:
-    """A short value that is still above all that start like `high`; None where there is none."""
-    if isinstance(high, bytes) and len(high) > _CUT:
-        stem = high[:_CUT].rstrip(b"\xff")
-        return (stem[:-1] + bytes([stem[-1] + 1])).ljust(_CUT, b"\0") if stem else None
-    if isinstance(high, str) and len(high) > _CUT:
-        words = high[:_CUT].rstrip("\U0010ffff")
-        return (words[:-1] + _next(words[-1])).ljust(_CUT) if words else None
+def _truncate_high(high: StatValue | None) -> StatValue | None:
+    """Return a short value that is above all values that start like `high`; None if there is none."""
+    if isinstance(high, bytes) and len(high) > _MAX_BOUND_LENGTH:
+        stem = high[:_MAX_BOUND_LENGTH].rstrip(b"\xff")
+        return (stem[:-1] + bytes([stem[-1] + 1])).ljust(_MAX_BOUND_LENGTH, b"\0") if stem else None
+    if isinstance(high, str) and len(high) > _MAX_BOUND_LENGTH:
+        words = high[:_MAX_BOUND_LENGTH].rstrip("\U0010ffff")
+        return (words[:-1] + _next_character(words[-1])).ljust(_MAX_BOUND_LENGTH) if words else None
     return high
 
 
-def _next(character: str) -> str:
-    return "\ue000" if character == "\ud7ff" else chr(ord(character) + 1)  # surrogates are no characters
+def _next_character(character: str) -> str:
+    return "\ue000" if character == "\ud7ff" else chr(ord(character) + 1)  # skip the surrogates
 
 
-def _out(value: Plain | None) -> Any:
+def _to_json_value(value: StatValue | None) -> Any:
     match value:
         case bytes():
             return value.hex()
@@ -137,11 +155,11 @@ def _out(value: Plain | None) -> Any:
     return value
 
 
-def _in(kept: pa.DataType) -> Callable[[Any], Plain]:
-    if pt.is_binary(kept):
+def _json_value_parser(data_type: pa.DataType) -> Callable[[Any], StatValue]:
+    if pt.is_binary(data_type):
         return bytes.fromhex
-    if pt.is_decimal(kept):
+    if pt.is_decimal(data_type):
         return Decimal
-    if pt.is_floating(kept):
+    if pt.is_floating(data_type):
         return float
     return lambda stored: stored

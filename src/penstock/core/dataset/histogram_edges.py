@@ -1,4 +1,4 @@
-"""The axis of a chart: round numbers around and between two values, exact, for every type that has an order."""
+"""Compute exact, round histogram edges for every ordered type."""
 
 from collections.abc import Iterator
 from datetime import date
@@ -10,44 +10,67 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-Number = int | Fraction  # a value as the axis sees it: dates count days, timestamps microseconds
+EdgeNumber = int | Fraction  # a value on the axis: dates count days, timestamps microseconds
 
-_LARGEST = Fraction(1.7976931348623157e308)  # of a double
-_SECOND, _DAY = 1_000_000, 86_400_000_000
-_OF_A_CLOCK = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200)  # seconds
-_MONTHS = (1, 2, 3, 6, 12, 24, 60, 120, 240, 600, 1_200)
-_DAYS_ENOUGH = 100  # for months to be told apart
-_EPOCH = date(1970, 1, 1).toordinal()
-_EARLIEST, _LATEST = date(101, 1, 1).toordinal(), date(9_800, 1, 1).toordinal()  # of a calendar with room around
+_MAX_DOUBLE = Fraction(1.7976931348623157e308)
+_SECOND_MICROSECONDS, _DAY_MICROSECONDS = 1_000_000, 86_400_000_000
+_CLOCK_STEPS_SECONDS = (
+    1,
+    2,
+    5,
+    10,
+    15,
+    30,
+    60,
+    120,
+    300,
+    600,
+    900,
+    1_800,
+    3_600,
+    7_200,
+    10_800,
+    21_600,
+    43_200,
+)  # seconds
+_MONTH_STEPS = (1, 2, 3, 6, 12, 24, 60, 120, 240, 600, 1_200)
+_MIN_DAYS_FOR_MONTHS = 100  # below that, bins of days are used
+_EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
+_FIRST_ORDINAL, _LAST_ORDINAL = (
+    date(101, 1, 1).toordinal(),
+    date(9_800, 1, 1).toordinal(),
+)  # leaves room for edges outside of the values
 
 
-def edge_type(kept: pa.DataType) -> pa.DataType:
-    """The type of edges for such values: it has room below and above them, as far as there is any."""
-    if pt.is_integer(kept):
+def edge_type(data_type: pa.DataType) -> pa.DataType:
+    """Return the type of the edges for values of a type, with room below and above them where possible."""
+    if pt.is_integer(data_type):
         return pa.int64()
-    if pt.is_floating(kept):
+    if pt.is_floating(data_type):
         return pa.float64()
-    return pa.decimal128(38, kept.scale) if pt.is_decimal(kept) else kept
+    return pa.decimal128(38, data_type.scale) if pt.is_decimal(data_type) else data_type
 
 
-def edges(low: pa.Scalar, high: pa.Scalar, most: int) -> list[pa.Scalar]:
-    """The edges of at most so many bins of one width that hold all from `low` to `high`; in rising order.
+def compute_edges(low: pa.Scalar, high: pa.Scalar, max_bins: int) -> list[pa.Scalar]:
+    """Return the ascending edges of at most `max_bins` bins of equal width that cover `low` to `high`.
 
     Where the type has no room for a round number, the value itself is the edge.
     """
-    kept, least, greatest = low.type, number(low), number(high)
-    if least == greatest:
+    data_type, low_number, high_number = low.type, to_number(low), to_number(high)
+    if low_number == high_number:
         return [low, high]
-    first, *inner, last = _months(kept, least, greatest, most) or _steps(kept, least, greatest, most)
-    found = [_edge(first, kept, low)]
-    for place in inner:
-        edge = _edge(place, kept, high)
-        if number(edge) > number(found[-1]):  # floats may lie further apart than the step is wide
-            found.append(edge)
-    return [*found, _edge(last, kept, high)]
+    first, *inner, last = _month_edges(data_type, low_number, high_number, max_bins) or _step_edges(
+        data_type, low_number, high_number, max_bins
+    )
+    edges = [_to_edge(first, data_type, low)]
+    for position in inner:
+        edge = _to_edge(position, data_type, high)
+        if to_number(edge) > to_number(edges[-1]):  # neighbouring floats may be further apart than the step
+            edges.append(edge)
+    return [*edges, _to_edge(last, data_type, high)]
 
 
-def number(value: pa.Scalar) -> Number:
+def to_number(value: pa.Scalar) -> EdgeNumber:
     if pt.is_date(value.type):
         return int(value.cast(pa.int32()).as_py())
     if pt.is_timestamp(value.type):
@@ -55,58 +78,66 @@ def number(value: pa.Scalar) -> Number:
     return Fraction(value.as_py())
 
 
-def scalar(plain: Any, kept: pa.DataType) -> pa.Scalar:
-    """The value that a number or a text stands for; `core.stats` has them so, too."""
-    if pt.is_date(kept):
-        return pa.scalar(plain, pa.int32()).cast(kept)
-    if pt.is_timestamp(kept):
-        return pa.scalar(plain, pa.int64()).cast(kept)
-    return pa.scalar(plain, kept)
+def to_scalar(value: Any, data_type: pa.DataType) -> pa.Scalar:
+    """Convert a number or text, in the form of `column_stats`, to an Arrow scalar."""
+    if pt.is_date(data_type):
+        return pa.scalar(value, pa.int32()).cast(data_type)
+    if pt.is_timestamp(data_type):
+        return pa.scalar(value, pa.int64()).cast(data_type)
+    return pa.scalar(value, data_type)
 
 
-def _months(kept: pa.DataType, least: Number, greatest: Number, most: int) -> list[Number]:
-    """Beginnings of months, quarters, years or decades; nothing where days or seconds do better."""
-    if not pt.is_temporal(kept):
+def _month_edges(data_type: pa.DataType, low: EdgeNumber, high: EdgeNumber, max_bins: int) -> list[EdgeNumber]:
+    """Return beginnings of months, quarters, years or decades; empty if days or seconds fit better."""
+    if not pt.is_temporal(data_type):
         return []
-    day = 1 if pt.is_date(kept) else _DAY
-    ends = [int(end // day) + _EPOCH for end in (least, greatest)]
-    if ends[1] - ends[0] < _DAYS_ENOUGH or ends[0] < _EARLIEST or ends[1] > _LATEST:
+    day = 1 if pt.is_date(data_type) else _DAY_MICROSECONDS
+    ends = [int(end // day) + _EPOCH_ORDINAL for end in (low, high)]
+    if ends[1] - ends[0] < _MIN_DAYS_FOR_MONTHS or ends[0] < _FIRST_ORDINAL or ends[1] > _LAST_ORDINAL:
         return []
-    begin, end = (each.year * 12 + each.month - 1 for each in map(date.fromordinal, ends))
-    many = next((many for many in _MONTHS if end // many - begin // many < most), None)
-    if many is None:
+    begin, end = (day_date.year * 12 + day_date.month - 1 for day_date in map(date.fromordinal, ends))
+    step = next((step for step in _MONTH_STEPS if end // step - begin // step < max_bins), None)
+    if step is None:
         return []
-    months = range(begin // many * many, (end // many + 2) * many, many)
-    return [(date(month // 12, month % 12 + 1, 1).toordinal() - _EPOCH) * day for month in months]
+    months = range(begin // step * step, (end // step + 2) * step, step)
+    return [(date(month // 12, month % 12 + 1, 1).toordinal() - _EPOCH_ORDINAL) * day for month in months]
 
 
-def _steps(kept: pa.DataType, least: Number, greatest: Number, most: int) -> list[Number]:
-    """Multiples of the least round number that is enough."""
-    step = next(step for step in _round(kept, greatest - least) if greatest // step - least // step < most)
-    return [place * step for place in range(int(least // step), int(greatest // step) + 2)]
+def _step_edges(data_type: pa.DataType, low: EdgeNumber, high: EdgeNumber, max_bins: int) -> list[EdgeNumber]:
+    """Return multiples of the smallest round step that gives at most `max_bins` bins."""
+    step = next(step for step in _round_steps(data_type, high - low) if high // step - low // step < max_bins)
+    return [multiple * step for multiple in range(int(low // step), int(high // step) + 2)]
 
 
-def _round(kept: pa.DataType, width: Number) -> Iterator[Number]:
-    """Widths of bins that people like. The first is far too small, so that the right one is among them."""
-    if pt.is_timestamp(kept):
-        seconds = (_SECOND * each for each in _OF_A_CLOCK)
-        days = (_DAY * each for each in _decimal(Fraction(width, _DAY), 0))
-        return chain(takewhile(lambda each: each < _SECOND, _decimal(Fraction(width), 0)), seconds, days)
-    return _decimal(Fraction(width), None if pt.is_floating(kept) else -kept.scale if pt.is_decimal(kept) else 0)
+def _round_steps(data_type: pa.DataType, width: EdgeNumber) -> Iterator[EdgeNumber]:
+    """Yield round bin widths in ascending order. The first is far too small, so the right one is among them."""
+    if pt.is_timestamp(data_type):
+        seconds = (_SECOND_MICROSECONDS * step for step in _CLOCK_STEPS_SECONDS)
+        days = (_DAY_MICROSECONDS * step for step in _decimal_steps(Fraction(width, _DAY_MICROSECONDS), 0))
+        return chain(
+            takewhile(lambda step: step < _SECOND_MICROSECONDS, _decimal_steps(Fraction(width), 0)), seconds, days
+        )
+    return _decimal_steps(
+        Fraction(width), None if pt.is_floating(data_type) else -data_type.scale if pt.is_decimal(data_type) else 0
+    )
 
 
-def _decimal(width: Fraction, finest: int | None) -> Iterator[Number]:
-    """1, 2, 5, 10, 20, 50, …; `finest`: the least power of ten."""
-    size = (Decimal(width.numerator) / width.denominator).adjusted() - 2
-    for power in count(size if finest is None else max(size, finest)):
+def _decimal_steps(width: Fraction, min_power: int | None) -> Iterator[EdgeNumber]:
+    """Yield 1, 2, 5, 10, 20, 50, …, from at least `10 ** min_power`."""
+    first_power = (Decimal(width.numerator) / width.denominator).adjusted() - 2
+    for power in count(first_power if min_power is None else max(first_power, min_power)):
         yield from (digit * Fraction(10) ** power for digit in (1, 2, 5))
 
 
-def _edge(place: Number, kept: pa.DataType, otherwise: pa.Scalar) -> pa.Scalar:
-    if pt.is_floating(kept):
-        return scalar(float(place), kept) if -_LARGEST <= place <= _LARGEST else otherwise
-    plain: Any = Decimal(f"{int(place * 10**kept.scale)}e-{kept.scale}") if pt.is_decimal(kept) else int(place)
+def _to_edge(position: EdgeNumber, data_type: pa.DataType, default: pa.Scalar) -> pa.Scalar:
+    if pt.is_floating(data_type):
+        return to_scalar(float(position), data_type) if -_MAX_DOUBLE <= position <= _MAX_DOUBLE else default
+    value: Any = (
+        Decimal(f"{int(position * 10**data_type.scale)}e-{data_type.scale}")
+        if pt.is_decimal(data_type)
+        else int(position)
+    )
     try:
-        return scalar(plain, kept)
+        return to_scalar(value, data_type)
     except (pa.ArrowInvalid, OverflowError):
-        return otherwise
+        return default

@@ -1,7 +1,7 @@
-"""What the values of a column are like: how many are NULL, the lowest and the highest, and how they are spread.
+"""Column profiles: NULL count, lowest and highest value, and histogram.
 
-What the catalog knows of files tells the first three without opening one, where it is exact; otherwise they are not
-known. How values are spread takes the values themselves. NaN is neither low nor high.
+The first three come from the catalog's file statistics where these are exact; otherwise they are unknown. A histogram
+reads the values. NaN counts neither as lowest nor as highest.
 """
 
 from collections.abc import Sequence
@@ -13,19 +13,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from penstock.core.dataset.histogram_edges import edge_type, edges, scalar
 from penstock.core.dataset.changes import NewFile
-from penstock.core.dataset.column_stats import Plain, Stats, has_stats, is_exact
+from penstock.core.dataset.column_stats import ColumnStats, StatValue, has_stats, is_exact
+from penstock.core.dataset.histogram_edges import compute_edges, edge_type, to_scalar
+from penstock.core.formatting import format_value
 from penstock.errors import Invalid
 
-MOST_BINS = 20
-MOST_TOP = 20
-LONGEST = 200  # characters of a text that are told
+MAX_BINS = 20
+MAX_TOP_VALUES = 20
+MAX_VALUE_LENGTH = 200  # characters of a reported text
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """None: not known. Where there is nothing but NULL, there is neither low nor high."""
+class ColumnProfile:
+    """Profile of a column. None means unknown; a column with only NULL has neither low nor high."""
 
     field: pa.Field
     nulls: int | None = None
@@ -35,101 +36,106 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """How the values that were read are spread: over bins, or which are the most frequent."""
+    """Distribution of the values read: counts per bin, or the most frequent values."""
 
     column: str
-    rows: int  # that were read
-    sampled: bool  # are there rows that were not?
-    nulls: int  # of those that were read, as is all that follows
-    not_finite: int  # NaN and the infinities, which are in no bin
-    bins: pa.RecordBatch | None = None  # from, to, count; `to` belongs to the next bin, but that of the last to it
-    top: pa.RecordBatch | None = None  # value, count, cut: is it only the beginning of the text?
-    distinct: int | None = None  # values, where there is a top
+    rows: int  # read
+    sampled: bool  # whether there are rows that were not read
+    nulls: int  # of the rows read, as are the fields below
+    not_finite: int  # NaN and infinities, which are in no bin
+    bins: pa.RecordBatch | None = None  # from, to, count; `to` is exclusive, except in the last bin
+    top: pa.RecordBatch | None = None  # value, count, cut (whether the text is truncated)
+    distinct: int | None = None  # number of distinct values, if there is `top`
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
-    columns: tuple[Column, ...]
+class DatasetProfile:
+    columns: tuple[ColumnProfile, ...]
     histogram: Histogram | None = None
 
 
-def known(schema: pa.Schema, files: Sequence[NewFile]) -> tuple[Column, ...]:
-    """The columns, by the statistics of all files."""
-    return tuple(_known(field, files) for field in schema)
+def profile_from_stats(schema: pa.Schema, files: Sequence[NewFile]) -> tuple[ColumnProfile, ...]:
+    """Compute column profiles from the statistics of all files."""
+    return tuple(_column_from_stats(field, files) for field in schema)
 
 
-def check_spread(field: pa.Field) -> None:
+def check_histogram_type(field: pa.Field) -> None:
     if pt.is_nested(field.type) or pt.is_binary(field.type):
         raise Invalid(
-            "no_histogram",
-            f"column {field.name!r} is {field.type}; numbers, dates, times, texts and booleans have a histogram",
+            "histogram_not_supported",
+            {"name": field.name, "data_type": format_value(field.type)},
             column=field.name,
         )
 
 
-def column(field: pa.Field, values: pa.ChunkedArray) -> Column:
-    """As `known`, by all the values."""
-    found = pc.min_max(values.filter(pc.invert(pc.is_nan(values))) if pt.is_floating(field.type) else values)
-    return Column(field, values.null_count, *(found[end] if _is_told(found[end]) else None for end in ("min", "max")))
-
-
-def histogram(field: pa.Field, values: pa.ChunkedArray, *, sampled: bool) -> Histogram:
-    there = values.drop_null()
-    if pt.is_string(field.type) or pt.is_boolean(field.type):
-        top, distinct = _top(there)
-        return Histogram(field.name, len(values), sampled, values.null_count, 0, top=top, distinct=distinct)
-    finite = there.filter(pc.is_finite(there)) if pt.is_floating(field.type) else there
-    not_finite = len(there) - len(finite)
-    return Histogram(field.name, len(values), sampled, values.null_count, not_finite, bins=_bins(finite))
-
-
-def _known(field: pa.Field, files: Sequence[NewFile]) -> Column:
-    if not has_stats(field.type):
-        return Column(field)
-    # A file that lacks the column is older than it: its rows have NULL there.
-    parts = [(file.rows, file.stats.get(field.name, Stats(None, None, file.rows))) for file in files]
-    valued = [part for rows, part in parts if part.nulls < rows]
-    lows, highs = [part.low for part in valued], [part.high for part in valued]
-    if None in lows:  # a file without statistics; nobody has counted its NULLs
-        return Column(field)
-    return Column(
-        field, sum(part.nulls for _, part in parts), _end(field.type, lows, min), _end(field.type, highs, max)
+def profile_column(field: pa.Field, values: pa.ChunkedArray) -> ColumnProfile:
+    """Compute the profile of a column from all its values."""
+    ends = pc.min_max(values.filter(pc.invert(pc.is_nan(values))) if pt.is_floating(field.type) else values)
+    return ColumnProfile(
+        field, values.null_count, *(ends[end] if _is_reportable(ends[end]) else None for end in ("min", "max"))
     )
 
 
-def _end(kept: pa.DataType, bounds: list[Plain | None], outermost: Any) -> pa.Scalar | None:
-    """The outermost bound as a value of the column; None where it may be less tight than the value is."""
+def compute_histogram(field: pa.Field, values: pa.ChunkedArray, *, sampled: bool) -> Histogram:
+    present = values.drop_null()
+    if pt.is_string(field.type) or pt.is_boolean(field.type):
+        top, distinct = _top_values(present)
+        return Histogram(field.name, len(values), sampled, values.null_count, 0, top=top, distinct=distinct)
+    finite = present.filter(pc.is_finite(present)) if pt.is_floating(field.type) else present
+    not_finite = len(present) - len(finite)
+    return Histogram(field.name, len(values), sampled, values.null_count, not_finite, bins=_count_bins(finite))
+
+
+def _column_from_stats(field: pa.Field, files: Sequence[NewFile]) -> ColumnProfile:
+    if not has_stats(field.type):
+        return ColumnProfile(field)
+    # A file without the column is older than the column: its rows have NULL.
+    parts = [(file.rows, file.stats.get(field.name, ColumnStats(None, None, file.rows))) for file in files]
+    valued = [part for rows, part in parts if part.nulls < rows]
+    lows, highs = [part.low for part in valued], [part.high for part in valued]
+    if None in lows:  # a file without statistics: its NULL count is unknown
+        return ColumnProfile(field)
+    return ColumnProfile(
+        field,
+        sum(part.nulls for _, part in parts),
+        _exact_bound(field.type, lows, min),
+        _exact_bound(field.type, highs, max),
+    )
+
+
+def _exact_bound(data_type: pa.DataType, bounds: list[StatValue | None], outermost: Any) -> pa.Scalar | None:
+    """Return the outermost bound as a value of the column; None if it may be truncated."""
     bound = None if None in bounds else outermost(bounds, default=None)
     if bound is None or not is_exact(bound):
         return None
-    if pt.is_floating(kept):
-        bound = float(bound) + 0.0  # files say −0.0 for either zero
-    return scalar(bool(bound) if pt.is_boolean(kept) else bound, kept)
+    if pt.is_floating(data_type):
+        bound = float(bound) + 0.0  # Parquet statistics contain -0.0 for either zero
+    return to_scalar(bool(bound) if pt.is_boolean(data_type) else bound, data_type)
 
 
-def _is_told(end: pa.Scalar) -> bool:
-    return bool(end.is_valid and not (pt.is_string(end.type) and len(end.as_py()) > LONGEST))
+def _is_reportable(end: pa.Scalar) -> bool:
+    return bool(end.is_valid and not (pt.is_string(end.type) and len(end.as_py()) > MAX_VALUE_LENGTH))
 
 
-def _top(there: pa.ChunkedArray) -> tuple[pa.RecordBatch, int]:
-    counted = there.value_counts()
+def _top_values(values: pa.ChunkedArray) -> tuple[pa.RecordBatch, int]:
+    counted = values.value_counts()
     table = pa.table({"value": counted.field("values"), "count": counted.field("counts")})
     order = pc.sort_indices(table, sort_keys=[("count", "descending"), ("value", "ascending")])
-    first = table.take(order[:MOST_TOP])
+    first = table.take(order[:MAX_TOP_VALUES])
     value, counts = first["value"].combine_chunks(), first["count"].combine_chunks()
     cut = pa.repeat(False, len(value))
     if pt.is_string(value.type):
-        cut = pc.greater(pc.utf8_length(value), LONGEST)
-        value = pc.utf8_slice_codeunits(value, 0, LONGEST)
+        cut = pc.greater(pc.utf8_length(value), MAX_VALUE_LENGTH)
+        value = pc.utf8_slice_codeunits(value, 0, MAX_VALUE_LENGTH)
     return pa.RecordBatch.from_arrays([value, counts, cut], ["value", "count", "cut"]), len(table)
 
 
-def _bins(values: pa.ChunkedArray) -> pa.RecordBatch:
-    kept = edge_type(values.type)
-    values = values.cast(kept)
+def _count_bins(values: pa.ChunkedArray) -> pa.RecordBatch:
+    data_type = edge_type(values.type)
+    values = values.cast(data_type)
     ends = pc.min_max(values)
-    marks = edges(ends["min"], ends["max"], MOST_BINS) if len(values) else []
-    below = [0, *(pc.sum(pc.less(values, mark)).as_py() for mark in marks[1:-1]), len(values)]
-    counts = [after - before for before, after in pairwise(below)] if marks else []
-    columns = [pa.array(side, kept) for side in (marks[:-1], marks[1:])]
+    edges = compute_edges(ends["min"], ends["max"], MAX_BINS) if len(values) else []
+    below = [0, *(pc.sum(pc.less(values, mark)).as_py() for mark in edges[1:-1]), len(values)]
+    counts = [after - before for before, after in pairwise(below)] if edges else []
+    columns = [pa.array(side, data_type) for side in (edges[:-1], edges[1:])]
     return pa.RecordBatch.from_arrays([*columns, pa.array(counts, pa.int64())], ["from", "to", "count"])

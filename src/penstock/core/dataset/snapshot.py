@@ -1,4 +1,4 @@
-"""A dataset as a reader meets it: one version, with its schema."""
+"""A dataset at one version: schema and counts."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,13 +9,11 @@ import pyarrow as pa
 
 from penstock.core.dataset.changes import Counts
 from penstock.core.names import DatasetName
-from penstock.core.schema.canonical import to_fields
-
-DATA = "data"  # the folder in a workspace that all files of all datasets are in
+from penstock.core.schema.type_names import to_fields
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
+class DatasetVersionInfo:
     number: int
     commit_no: int
     operation: str
@@ -23,11 +21,11 @@ class Version:
     rows: int  # of the whole version, as are files and bytes
     files: int
     bytes: int
-    at: datetime
+    committed_at: datetime
     author: str
-    swept: bool  # its files are gone: it is history, and cannot be read
+    swept: bool  # its files are deleted, so it cannot be read
 
-    def facts(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         return {
             "version": self.number,
             "operation": self.operation,
@@ -37,7 +35,7 @@ class Version:
             "rows": self.rows,
             "files": self.files,
             "bytes": self.bytes,
-            "at": self.at.isoformat(),
+            "at": self.committed_at.isoformat(),
             "author": self.author,
             "commit_no": self.commit_no,
             "swept": self.swept,
@@ -53,9 +51,9 @@ class Snapshot:
     read_only: bool
     created_at: datetime
     schema: pa.Schema
-    version: Version
+    version: DatasetVersionInfo
 
-    def facts(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         return {
             "id": str(self.dataset),
             "name": str(self.name),
@@ -65,5 +63,5 @@ class Snapshot:
             "read_only": self.read_only,
             "created_at": self.created_at.isoformat(),
             "schema": to_fields(self.schema),
-            **self.version.facts(),
+            **self.version.as_dict(),
         }

@@ -1,4 +1,4 @@
-"""A client's transaction, that lasts over many calls: how it stands, as every process that serves it can see."""
+"""Stored state of a client transaction that spans several calls."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -6,7 +6,7 @@ from enum import Enum
 from uuid import UUID
 
 
-class State(Enum):
+class TransactionState(Enum):
     ACTIVE = "active"
     COMMITTED = "committed"
     ABORTED = "aborted"
@@ -14,15 +14,15 @@ class State(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class TransactionRecord:
     id: UUID
     user: UUID
-    state: State
-    commit_no: int  # the snapshot that it reads
+    state: TransactionState
+    commit_no: int  # lake snapshot that it reads
     auto_commit: bool
-    seq: int  # how many operations it has kept
-    owner: str  # the process that began it: it does not outlive that one
-    operating: str | None  # the process that is carrying out an operation of it
-    beaten_at: datetime  # the owner's last sign of life
-    expires_at: datetime  # unless something happens before
-    receipt: str | None  # the key of its commit's receipt; none if it wrote nothing
+    seq: int  # number of stored operations
+    owner: str  # process that began it; the transaction ends with that process
+    operating: str | None  # process that is executing an operation of it
+    heartbeat_at: datetime  # last heartbeat of the owner
+    expires_at: datetime  # unless there is another operation before
+    receipt: str | None  # key of the commit's receipt; None if it wrote nothing

@@ -1,4 +1,4 @@
-"""Where a set of keys lies, so that files which can hold none of them are never opened."""
+"""Sorted key values, to skip files whose statistics exclude all keys."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
@@ -10,40 +10,43 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from penstock.core.dataset.column_stats import Bounds, Plain, plain
+from penstock.core.dataset.column_stats import Bounds, StatValue, stat_value
 
-_WORD = 2**63
-_MICROSECONDS = {"s": 1_000_000, "ms": 1_000}  # dates count days, and have no unit
+_INT64_LIMIT = 2**63
+_MICROSECONDS_PER_UNIT = {"s": 1_000_000, "ms": 1_000}  # dates count days, and have no unit
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
-    """The values of each key column, sorted. A column that cannot be judged by its statistics is left out."""
+class KeyRanges:
+    """Sorted values per key column. Columns that cannot be compared with statistics are absent."""
 
     columns: Mapping[str, pa.Array]
     rows: int
-    numbers: Mapping[str, Any] = field(default_factory=dict)  # the same values, where they are whole numbers
+    numbers: Mapping[str, Any] = field(default_factory=dict)  # the same values as integers, where possible
 
     @classmethod
-    def of(cls, keys: pa.Table) -> "Reach":
+    def of(cls, keys: pa.Table) -> "KeyRanges":
         columns = {}
-        for each, column in zip(keys.schema, keys.columns, strict=True):
-            if not _comparable(each.type) or column.null_count:
+        for key_field, column in zip(keys.schema, keys.columns, strict=True):
+            if not _has_comparable_stats(key_field.type) or column.null_count:
                 continue
-            if pt.is_floating(each.type) and pc.any(pc.is_nan(column)).as_py():
-                continue  # statistics say nothing of NaN
-            columns[each.name] = _sorted(column)
-        numbers = {name: n for name, values in columns.items() if (n := _numbers(values)) is not None}
+            if pt.is_floating(key_field.type) and pc.any(pc.is_nan(column)).as_py():
+                continue  # statistics do not include NaN
+            columns[key_field.name] = _sort_distinct(column)
+        numbers = {name: n for name, values in columns.items() if (n := _as_integers(values)) is not None}
         return cls(columns, keys.num_rows, numbers)
 
     def bounds(self) -> Bounds:
-        """The lowest and the highest value of each column."""
+        """Return the lowest and the highest value per column."""
         if not self.rows:
             return {}
-        return {name: (_at(values, 0), _at(values, len(values) - 1)) for name, values in self.columns.items()}
+        return {
+            name: (_plain_value(values, 0), _plain_value(values, len(values) - 1))
+            for name, values in self.columns.items()
+        }
 
-    def meets(self, bounds: Bounds) -> bool:
-        """Could a file with such values hold one of the keys?"""
+    def overlaps(self, bounds: Bounds) -> bool:
+        """Check whether a file with these bounds may contain one of the keys."""
         if not self.rows:
             return False
         for name, (low, high) in bounds.items():
@@ -53,17 +56,17 @@ class Reach:
                     return False
         return True
 
-    def between(self, name: str, low: Plain, high: Plain) -> tuple[int, int]:
-        """Where the sorted values from `low` to `high` begin and end."""
+    def between(self, name: str, low: StatValue, high: StatValue) -> tuple[int, int]:
+        """Return the interval of positions of the sorted values from `low` to `high`."""
         numbers, ends = self.numbers.get(name), cast(tuple[Any, Any], (low, high))
-        if numbers is not None and all(-_WORD <= end < _WORD for end in ends):
+        if numbers is not None and all(-_INT64_LIMIT <= end < _INT64_LIMIT for end in ends):
             return int(np.searchsorted(numbers, ends[0], "left")), int(np.searchsorted(numbers, ends[1], "right"))
-        values = _Values(self.columns[name])
+        values = _PlainValues(self.columns[name])
         return bisect_left(values, low), bisect_right(values, high)
 
 
-class _Values(Sequence[Plain]):
-    """An Arrow array as a sequence of plain values."""
+class _PlainValues(Sequence[StatValue]):
+    """View of an Arrow array as a sequence of plain values."""
 
     def __init__(self, values: pa.Array) -> None:
         self._values = values
@@ -71,28 +74,28 @@ class _Values(Sequence[Plain]):
     def __len__(self) -> int:
         return len(self._values)
 
-    def __getitem__(self, at: int) -> Plain:  # type: ignore[override]
-        return _at(self._values, at)
+    def __getitem__(self, at: int) -> StatValue:  # type: ignore[override]
+        return _plain_value(self._values, at)
 
 
-def _at(values: pa.Array, at: int) -> Plain:
-    value = values[at]
-    if pt.is_temporal(value.type):  # as a number: Python's calendar ends in the year 9999
-        return int(value.value) * _MICROSECONDS.get(getattr(value.type, "unit", ""), 1)
-    return plain(value.as_py())
+def _plain_value(values: pa.Array, index: int) -> StatValue:
+    value = values[index]
+    if pt.is_temporal(value.type):  # as a number, because Python's calendar ends in the year 9999
+        return int(value.value) * _MICROSECONDS_PER_UNIT.get(getattr(value.type, "unit", ""), 1)
+    return stat_value(value.as_py())
 
 
-def _sorted(column: pa.ChunkedArray) -> pa.Array:
-    """The different values, in order."""
+def _sort_distinct(column: pa.ChunkedArray) -> pa.Array:
+    """Return the distinct values in ascending order."""
     if pt.is_int64(column.type):
         numbers = np.sort(column.to_numpy())
         return pa.array(numbers[np.append(True, numbers[1:] != numbers[:-1])] if len(numbers) else numbers)
-    whole = pc.unique(column)
-    return whole.take(pc.array_sort_indices(whole))
+    distinct = pc.unique(column)
+    return distinct.take(pc.array_sort_indices(distinct))
 
 
-def _numbers(values: pa.Array) -> Any:
-    """Whole numbers, dates and microseconds as numpy has them: a search among those takes no time."""
+def _as_integers(values: pa.Array) -> Any:
+    """Return integers, dates and microseconds as numpy integers, which are fast to search; None for other types."""
     if pt.is_signed_integer(values.type):
         return values.to_numpy()
     if pt.is_date32(values.type):
@@ -102,9 +105,9 @@ def _numbers(values: pa.Array) -> Any:
     return None
 
 
-def _comparable(kind: pa.DataType) -> bool:
+def _has_comparable_stats(data_type: pa.DataType) -> bool:
     tests = (
         pt.is_boolean, pt.is_integer, pt.is_float32, pt.is_float64, pt.is_decimal128, pt.is_decimal256, pt.is_date32,
         pt.is_string, pt.is_large_string, pt.is_binary, pt.is_large_binary,
     )  # fmt: skip
-    return any(test(kind) for test in tests) or (pt.is_timestamp(kind) and kind.unit != "ns")
+    return any(test(data_type) for test in tests) or (pt.is_timestamp(data_type) and data_type.unit != "ns")

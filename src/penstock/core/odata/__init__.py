@@ -1,28 +1,63 @@
-"""Say which rows you mean, in OData: filter, order, page and projection over a table of declared fields.
+"""OData query options over a table of declared fields: filter, order, page and projection.
 
-    parse(text, fields)                  a `$filter` as a tree of frozen nodes, or where it stops making sense
-    options(pairs, fields, …)            the whole query string as `Options`
-    next_page(pairs, options)            the query string of the page after
+    parse(text, fields)                  parse a `$filter` into a tree of frozen nodes
+    options(pairs, fields, …)            parse the whole query string into `QueryOptions`
+    next_page(pairs, options, key, …)    return the query string of the next page
 
-The language, tightest first: `in`, `not`, then `gt ge lt le`, then `eq ne`, then `and`, then `or`. So `not a eq 1` is
-`(not a) eq 1`, and is refused unless `a` is a boolean. Operators are lower case, names are as declared. A field named
-`not`, `true`, `false` or `null` cannot be asked for.
+Precedence, highest first: `in`, `not`, then `gt ge lt le`, then `eq ne`, then `and`, then `or`. So `not a eq 1` is
+`(not a) eq 1`, which is an error unless `a` is a boolean. Operators are lower case, names are as declared. Fields named
+`not`, `true`, `false` or `null` cannot be used.
 
-Every condition is either true or false, never unknown. Null equals null and nothing else, so `x ne 'a'` holds where x
-is null; `gt ge lt le` and the text functions are false where a side is null; a boolean field that is null is false as a
-condition; and `not` turns what is so decided around: `not contains(x, 'a')` holds where x is null.
+A condition is true, false or null, and only true keeps a row. Comparisons and `in` are never null: null equals only
+null, so `x ne 'a'` is true if x is null, and `gt ge lt le` are false if a side is null. The text functions are null if
+an argument is null, and so is a boolean field. `not null` is null, `null and false` is false, `null or true` is true:
+neither `contains(x, 'a')` nor `not contains(x, 'a')` keeps a row in which x is null. `any` and `all` are never null.
 
-A literal is read as the other side needs it: GUIDs, instants and dates may stand in quotes, and a date is the first
-instant of its day. Instants without a zone are UTC, and what is finer than a microsecond is cut off. `tolower` and
-`toupper` of a literal are Python's; of nested ones over a field the outermost counts. What can be decided without a row
-is decided by `parse`: no node compares two literals.
+A literal is converted to the type of the other side: GUIDs, instants and dates may be in quotes, and a date is the
+first instant of its day. Instants without a time zone are UTC, and have at most microseconds. `tolower` and
+`toupper` fold a literal like the column that it is compared with; of nested ones the outermost applies. `parse` evaluates conditions that
+need no row: no node compares two literals.
+
+`$top` limits the items of all pages together. The link of the next page contains `$skiptoken`: the sort key of the last
+item and what is left of `$top`, so that pages fit together while items are created and deleted.
 
 `$search` is a list of words and of phrases in double quotes, all of which must occur; AND, OR and NOT are words too.
 """
 
-from penstock.core.odata.options import NAMES, Options, Order, next_page, options
+from penstock.core.odata.nodes import (
+    MAX_DEPTH,
+    MAX_ITEMS,
+    MAX_LAMBDAS,
+    MAX_LENGTH,
+    MAX_NODES,
+    CaseFold,
+    Collection,
+    Exists,
+    FieldKind,
+    Fields,
+    LetterCase,
+    MatchKind,
+    Node,
+    ODataAnd,
+    ODataCompare,
+    ODataComparison,
+    ODataField,
+    ODataIn,
+    ODataLiteral,
+    ODataNot,
+    ODataOr,
+    TextMatch,
+    Truth,
+    TruthTest,
+    Value,
+    field_names,
+    is_never_null,
+    questions,
+    walk,
+)
+from penstock.core.odata.options import MAX_SKIP, NAMES, OrderBy, QueryOptions, next_page, options
 from penstock.core.odata.parser import parse
-from penstock.core.odata.nodes import (MAX_DEPTH, MAX_ITEMS, MAX_LAMBDAS, MAX_LENGTH, MAX_NODES, And, Case, Collection, Compare, Comparison, Exists, Field, Fields, Folded, In, Kind, Literal, Match, Node, Not, Or, Place, Value, spoken_of, walk)
+from penstock.core.odata.skiptoken import bad_token
 
 __all__ = [
     "MAX_DEPTH",
@@ -30,30 +65,36 @@ __all__ = [
     "MAX_LAMBDAS",
     "MAX_LENGTH",
     "MAX_NODES",
+    "MAX_SKIP",
     "NAMES",
-    "And",
-    "Case",
+    "CaseFold",
     "Collection",
-    "Compare",
-    "Comparison",
     "Exists",
-    "Field",
+    "FieldKind",
     "Fields",
-    "Folded",
-    "In",
-    "Kind",
-    "Literal",
-    "Match",
+    "LetterCase",
+    "MatchKind",
     "Node",
-    "Not",
-    "Options",
-    "Or",
-    "Order",
-    "Place",
+    "ODataAnd",
+    "ODataCompare",
+    "ODataComparison",
+    "ODataField",
+    "ODataIn",
+    "ODataLiteral",
+    "ODataNot",
+    "ODataOr",
+    "OrderBy",
+    "QueryOptions",
+    "TextMatch",
+    "Truth",
+    "TruthTest",
     "Value",
+    "bad_token",
+    "field_names",
+    "is_never_null",
     "next_page",
     "options",
     "parse",
-    "spoken_of",
+    "questions",
     "walk",
 ]

@@ -1,4 +1,4 @@
-"""Text to tokens, and what a literal stands for."""
+"""Split OData text into tokens, and parse literals."""
 
 import re
 from collections.abc import Callable
@@ -9,8 +9,8 @@ from math import isinf
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
-from penstock.core.names import unstorable
-from penstock.core.odata.nodes import Kind, Literal
+from penstock.core.names import has_invalid_characters
+from penstock.core.odata.nodes import FieldKind, ODataLiteral
 
 T = TypeVar("T")
 
@@ -27,14 +27,14 @@ class TokenKind(Enum):
     BAD = "bad"
 
 
-class Token(NamedTuple):
+class ODataToken(NamedTuple):
     kind: TokenKind
     text: str
     at: int
 
     @property
     def key(self) -> str:
-        """The token as the grammar spells it; a quoted word is never an operator."""
+        """Return the token as the grammar spells it; a quoted word is never an operator."""
         return self.text if self.kind in (TokenKind.WORD, TokenKind.SIGN) else ""
 
 
@@ -58,80 +58,90 @@ _TOKEN = re.compile(
 )
 
 
-def tokens(text: str) -> list[Token]:
-    """The last one is an END."""
-    return [_token(found) for found in _TOKEN.finditer(text)]
+def tokenize(text: str) -> list[ODataToken]:
+    """Split the text into tokens; the last one is END."""
+    return [_to_token(match) for match in _TOKEN.finditer(text)]
 
 
-def literal(token: Token) -> Literal | None:
-    """What a token stands for, None where it is no literal. Raises `ValueError` with a sentence."""
+def parse_literal(token: ODataToken) -> ODataLiteral | None:
+    """Return the literal of a token; None if it is not a literal.
+
+    Raises:
+        ValueError: with a message for the caller
+    """
     match token.kind:
         case TokenKind.TEXT:
-            return Literal(unquoted(token.text), Kind.TEXT)
+            return ODataLiteral(unquote(token.text), FieldKind.TEXT)
         case TokenKind.NUMBER:
-            return _number(token.text)
+            return _parse_number(token.text)
         case TokenKind.GUID | TokenKind.INSTANT | TokenKind.DATE:
-            kind = _WRITTEN_BARE[token.kind]
-            return Literal(READ[kind](token.text), kind)
+            kind = _UNQUOTED_KINDS[token.kind]
+            return ODataLiteral(TEXT_PARSERS[kind](token.text), kind)
     return None
 
 
-def unquoted(text: str) -> str:
+def unquote(text: str) -> str:
     inside = text[1:-1].replace("''", "'")
-    if unstorable(inside):
-        raise ValueError("text cannot hold the character NUL or half of a surrogate pair")
+    if has_invalid_characters(inside):
+        raise ValueError("text must not contain NUL or an unpaired surrogate")
     return inside
 
 
-def _guid(text: str) -> UUID:
+def _parse_guid(text: str) -> UUID:
     if not re.fullmatch(_GUID, text):
         raise ValueError("a GUID looks like 01234567-89ab-cdef-0123-456789abcdef")
     return UUID(text)
 
 
-def _date(text: str) -> date:
+def _parse_date(text: str) -> date:
     if not re.fullmatch(_DATE, text):
         raise ValueError("a date looks like 2026-01-31")
-    return _real(date.fromisoformat, text)
+    return _parse_calendar(date.fromisoformat, text)
 
 
-def _instant(text: str) -> datetime:
-    """The moment in UTC. Without a zone it is UTC already, a date alone is its midnight."""
+def _parse_instant(text: str) -> datetime:
+    """Parse an instant. Without a time zone it is UTC; a date alone is its midnight."""
     if re.fullmatch(_DATE, text):
         text += "T00:00"
     if not re.fullmatch(_INSTANT, text):
         raise ValueError("an instant looks like 2026-01-31T10:00:00Z")
-    moment = _real(datetime.fromisoformat, re.sub(r"(\.[0-9]{6})[0-9]+", r"\1", text))
+    if re.search(r"\.[0-9]{6}0*[1-9]", text):
+        raise ValueError("an instant has at most 6 decimal places of a second")
+    instant = _parse_calendar(datetime.fromisoformat, re.sub(r"(\.[0-9]{6})0+", r"\1", text))
     try:
-        return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+        return instant.astimezone(UTC) if instant.tzinfo else instant.replace(tzinfo=UTC)
     except OverflowError:
-        raise ValueError(f"{text} lies outside of the years 1 to 9999 of UTC") from None
+        raise ValueError(f"{text} is outside of the years 1 to 9999 in UTC") from None
 
 
-def _real(read: Callable[[str], T], text: str) -> T:
+def _parse_calendar(parse: Callable[[str], T], text: str) -> T:
     try:
-        return read(text)
-    except ValueError:  # it has the shape, as 2026-02-30 has
-        raise ValueError(f"{text} is not in the calendar") from None
+        return parse(text)
+    except ValueError:  # the pattern matched, as for 2026-02-30
+        raise ValueError(f"{text} is not a calendar date") from None
 
 
-def _number(text: str) -> Literal:
+def _parse_number(text: str) -> ODataLiteral:
     if text.strip("+-") in ("INF", "NaN"):
         raise ValueError("INF and NaN cannot be compared")
     if text.lstrip("+-").isdigit():
         if len(text.lstrip("+-0")) > 19 or not -(2**63) <= (whole := int(text)) < 2**63:
             raise ValueError("an integer has at most 64 bits")
-        return Literal(whole, Kind.INTEGER)
-    near, digits = float(text), text.lower().partition("e")[0]
-    if isinf(near) or (near == 0 and digits.strip("+-0.")):
-        raise ValueError("a number lies between 1e-307 and 1e308, or is 0")
-    return Literal(Decimal(text), Kind.NUMBER)
+        return ODataLiteral(whole, FieldKind.INTEGER)
+    approximate, digits = float(text), text.lower().partition("e")[0]
+    if isinf(approximate) or (approximate == 0 and digits.strip("+-0.")):
+        raise ValueError("a number must be 0 or between 1e-307 and 1e308")
+    return ODataLiteral(Decimal(text), FieldKind.NUMBER)
 
 
-def _token(found: re.Match[str]) -> Token:
-    kind = TokenKind(found.lastgroup)  # there is one: END and BAD match whatever the others leave
-    return Token(kind, found[kind.value], found.start(kind.value))
+def _to_token(match: re.Match[str]) -> ODataToken:
+    kind = TokenKind(match.lastgroup)  # never None: END and BAD match what the others leave
+    return ODataToken(kind, match[kind.value], match.start(kind.value))
 
 
-READ: dict[Kind, Callable[[str], Any]] = {Kind.GUID: _guid, Kind.INSTANT: _instant, Kind.DATE: _date}
-_WRITTEN_BARE = {TokenKind.GUID: Kind.GUID, TokenKind.INSTANT: Kind.INSTANT, TokenKind.DATE: Kind.DATE}
+TEXT_PARSERS: dict[FieldKind, Callable[[str], Any]] = {
+    FieldKind.GUID: _parse_guid,
+    FieldKind.INSTANT: _parse_instant,
+    FieldKind.DATE: _parse_date,
+}
+_UNQUOTED_KINDS = {TokenKind.GUID: FieldKind.GUID, TokenKind.INSTANT: FieldKind.INSTANT, TokenKind.DATE: FieldKind.DATE}

@@ -1,36 +1,41 @@
-"""The options of a query string, each read once and all of them known."""
+"""Parse OData query options from a query string."""
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from penstock.core.names import unstorable
-from penstock.core.odata.parser import parse, unknown_field
-from penstock.core.odata.nodes import Collection, Field, Fields, Node
+from penstock.core.names import has_invalid_characters
+from penstock.core.odata import skiptoken
+from penstock.core.odata.nodes import Collection, Fields, Node, ODataField
+from penstock.core.odata.parser import fail_unknown_field, parse
+from penstock.core.odata.skiptoken import SkipToken
 from penstock.errors import Invalid
 
 MAX_SKIP = 2**31
-MAX_SEARCH = 1_000  # characters
-_PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~$")
-NAMES = ("$filter", "$orderby", "$top", "$skip", "$select", "$count", "$search")
+MAX_SEARCH_LENGTH = 1_000  # characters
+_UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~$")
+NAMES = ("$filter", "$orderby", "$top", "$skip", "$select", "$count", "$search", "$skiptoken")
+_POSITION_NAMES = ("$top", "$skip", "$skiptoken")  # replaced in a next link
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    field: Field
+class OrderBy:
+    field: ODataField
     descending: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class QueryOptions:
     filter: Node | None
-    orderby: tuple[Order, ...]
-    top: int  # the size of a page, within what the server allows
+    orderby: tuple[OrderBy, ...]
+    top: int  # maximum number of items of this page
     skip: int
-    select: tuple[str, ...] | None  # None: everything
+    select: tuple[str, ...] | None  # None: all fields
     count: bool
-    search: tuple[str, ...]  # words and phrases that must all occur, in any case
+    search: tuple[str, ...]  # words and phrases that must all occur, ignoring case
+    limit: int | None = None  # what `$top` allows for this page and all following ones; None: no limit
+    after: tuple[Any, ...] | None = None  # sort key of the item before this page, from `$skiptoken`
 
 
 def options(
@@ -41,104 +46,135 @@ def options(
     max_top: int,
     also: Sequence[str] = (),
     selectable: Sequence[str] = (),
-) -> Options:
-    """What the pairs of a query string ask for.
+    preferred_page: int | None = None,
+) -> QueryOptions:
+    """Parse the options of a query string.
 
-    `also` names the parameters that somebody else reads. `selectable` names what `$select` may hold besides the fields.
+    Args:
+        pairs: names and values, decoded
+        fields: fields for `$filter`, `$orderby` and `$select`
+        default_top: page size without `$top`
+        max_top: maximum page size
+        also: parameters that another component reads
+        selectable: further names for `$select`
+        preferred_page: page size that the client prefers
     """
-    given = dict[str, str]()
+    values = dict[str, str]()
     for name, value in pairs:
         if name in also:
             continue
         if name not in NAMES:
-            known = ", ".join((*NAMES, *also))
-            raise Invalid("unknown_option", f"there is no option {name!r}; there are {known}", option=name)
-        if name in given:
-            _refuse(name, "it is given twice")
-        given[name] = value
+            valid = [*NAMES, *also]
+            raise Invalid("unknown_option", {"valid": valid}, option=name)
+        if name in values:
+            _fail(name, "specified twice")
+        values[name] = value
 
-    asked = given.get
-    filter, orderby, select = asked("$filter"), asked("$orderby"), asked("$select")
-    return Options(
+    value_of = values.get
+    filter, orderby, select = value_of("$filter"), value_of("$orderby"), value_of("$select")
+    limit = _parse_integer("$top", values["$top"]) if "$top" in values else None
+    page_size, after = default_top if limit is None else max_top, None
+    if (token_text := value_of("$skiptoken")) is not None:
+        for name in ("$top", "$skip"):
+            if name in values:
+                _fail(name, "cannot be combined with $skiptoken; use the next link as it is")
+        token = skiptoken.decode(token_text, values)
+        limit, page_size, after = token.limit, token.page_size, token.key
+    page_size = min(preferred_page or page_size, max_top)
+    return QueryOptions(
         filter=None if filter is None else parse(filter, fields),
-        orderby=() if orderby is None else _orderby(orderby, fields),
-        top=min(_whole("$top", asked("$top", str(default_top))), max_top),
-        skip=_whole("$skip", asked("$skip", "0")),
-        select=None if select is None else _select(select, (*fields, *selectable)),
-        count=_boolean("$count", asked("$count", "false")),
-        search=_search(asked("$search", "")),
+        orderby=() if orderby is None else _parse_orderby(orderby, fields),
+        top=page_size if limit is None else min(page_size, limit),
+        skip=_parse_integer("$skip", value_of("$skip", "0")),
+        select=None if select is None else _parse_select(select, (*fields, *selectable)),
+        count=_parse_boolean("$count", value_of("$count", "false")),
+        search=_parse_search(value_of("$search", "")),
+        limit=limit,
+        after=after,
     )
 
 
-def next_page(pairs: Sequence[tuple[str, str]], options: Options) -> str | None:
-    """The query string that asks for the page after this one; None where there can be none."""
-    skip = options.skip + options.top
-    if options.top == 0 or skip > MAX_SKIP:
+def next_page(
+    pairs: Sequence[tuple[str, str]], options: QueryOptions, key: tuple[Any, ...] | None, count: int
+) -> str | None:
+    """Return the query string of the next page; None if the answer is complete.
+
+    Args:
+        pairs: names and values of the query string of this page
+        options: the options of this page
+        key: the sort key of the last item of this page; None: no more items match
+        count: number of items of this page
+    """
+    limit = None if options.limit is None else options.limit - count
+    if key is None or limit == 0 or options.top == 0:
         return None
-    kept = [(name, value) for name, value in pairs if name != "$skip"]
-    return "&".join(f"{_escaped(name)}={_escaped(value)}" for name, value in [*kept, ("$skip", str(skip))])
+    others = [(name, value) for name, value in pairs if name not in _POSITION_NAMES]
+    token = skiptoken.encode(SkipToken(key, options.top, limit), dict(others))
+    return "&".join(
+        f"{_percent_encode(name)}={_percent_encode(value)}" for name, value in [*others, ("$skiptoken", token)]
+    )
 
 
-def _escaped(text: str) -> str:
-    """As a part of a query string; `$` may stand there as it is."""
-    return "".join(chr(byte) if chr(byte) in _PLAIN else f"%{byte:02X}" for byte in text.encode(errors="replace"))
+def _percent_encode(text: str) -> str:
+    """Percent-encode a part of a query string; `$` is allowed as it is."""
+    return "".join(chr(byte) if chr(byte) in _UNRESERVED else f"%{byte:02X}" for byte in text.encode(errors="replace"))
 
 
-def _orderby(text: str, fields: Fields) -> tuple[Order, ...]:
-    orders = list[Order]()
+def _parse_orderby(text: str, fields: Fields) -> tuple[OrderBy, ...]:
+    orders = list[OrderBy]()
     for item in text.split(","):
         name, *direction = item.split() or [""]
         kind = fields.get(name)
         match kind, direction:
             case None, _ if name:
-                unknown_field(name, fields, "$orderby")
+                fail_unknown_field(name, fields, "$orderby")
             case Collection(), _:
-                _refuse("$orderby", f"{name} is a collection and has no order")
+                _fail("$orderby", f"{name} is a collection and cannot be sorted by")
             case None, _:
-                _refuse("$orderby", "expected a field; write for example 'name desc, id'")
+                _fail("$orderby", "expected a field; write for example 'name desc, id'")
             case _, [] | ["asc"] | ["desc"]:
-                orders.append(Order(Field(name, kind), direction == ["desc"]))
+                orders.append(OrderBy(ODataField(name, kind), direction == ["desc"]))
             case _:
-                _refuse("$orderby", f"expected asc or desc after {name}, and there is {' '.join(direction)!r}")
+                _fail("$orderby", f"expected asc or desc after {name}, not {' '.join(direction)!r}")
     names = [order.field.name for order in orders]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        _refuse("$orderby", f"{twice} is given twice")
+    if duplicate := next((name for name in names if names.count(name) > 1), None):
+        _fail("$orderby", f"field {duplicate} is specified twice")
     return tuple(orders)
 
 
-def _select(text: str, known: Sequence[str]) -> tuple[str, ...] | None:
+def _parse_select(text: str, valid_names: Sequence[str]) -> tuple[str, ...] | None:
     names = [name.strip() for name in text.split(",")]
     for name in names:
-        if name not in known and name != "*":
-            unknown_field(name, dict.fromkeys(known), "$select")
+        if name not in valid_names and name != "*":
+            fail_unknown_field(name, dict.fromkeys(valid_names), "$select")
     return None if "*" in names else tuple(dict.fromkeys(names))
 
 
-def _whole(option: str, text: str) -> int:
+def _parse_integer(option: str, text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,10}", text) or int(text) > MAX_SKIP:
-        _refuse(option, f"expected a whole number from 0 to {MAX_SKIP}")
+        _fail(option, f"expected an integer from 0 to {MAX_SKIP}")
     return int(text)
 
 
-def _boolean(option: str, text: str) -> bool:
+def _parse_boolean(option: str, text: str) -> bool:
     if text not in ("true", "false"):
-        _refuse(option, "expected true or false")
+        _fail(option, "expected true or false")
     return text == "true"
 
 
-_WORD = re.compile(r'\s*(?:"([^"]*)"|([^\s"]+))')
+_SEARCH_TERM = re.compile(r'\s*(?:"([^"]*)"|([^\s"]+))')
 
 
-def _search(text: str) -> tuple[str, ...]:
-    if len(text) > MAX_SEARCH:
-        _refuse("$search", f"there are more than {MAX_SEARCH:,} characters")
+def _parse_search(text: str) -> tuple[str, ...]:
+    if len(text) > MAX_SEARCH_LENGTH:
+        _fail("$search", f"more than {MAX_SEARCH_LENGTH:,} characters")
     if text.count('"') % 2:
-        _refuse("$search", "a quote is not closed")
-    if unstorable(text):
-        _refuse("$search", "text cannot hold the character NUL or half of a surrogate pair")
-    found = [phrase or word for phrase, word in _WORD.findall(text)]
-    return tuple(dict.fromkeys(word for word in found if word))
+        _fail("$search", "a quote is not closed")
+    if has_invalid_characters(text):
+        _fail("$search", "text must not contain NUL or an unpaired surrogate")
+    terms = [phrase or word for phrase, word in _SEARCH_TERM.findall(text)]
+    return tuple(dict.fromkeys(word for word in terms if word))
 
 
-def _refuse(option: str, problem: str) -> NoReturn:
-    raise Invalid("bad_option", f"{option}: {problem}", option=option)
+def _fail(option: str, problem: str) -> NoReturn:
+    raise Invalid("bad_option.odata", {"problem": problem}, option=option)

@@ -1,230 +1,267 @@
-"""Text to tree over a table of fields, or where the text stops making sense."""
+"""Parse an OData filter over a table of fields."""
 
 import operator
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, TypeAlias, TypeGuard
 
-from penstock.core.odata.lexer import READ, Token, TokenKind, literal, tokens
-from penstock.core.odata.nodes import (MAX_DEPTH, MAX_ITEMS, MAX_LAMBDAS, MAX_LENGTH, MAX_NODES, And, Case, Collection, Compare, Comparison, Exists, Field, Fields, Folded, In, Kind, Literal, Match, Node, Not, Or, Place, Value, size)
+from penstock.core.odata.lexer import TEXT_PARSERS, ODataToken, TokenKind, parse_literal, tokenize
+from penstock.core.odata.nodes import (
+    MAX_DEPTH,
+    MAX_ITEMS,
+    MAX_LAMBDAS,
+    MAX_LENGTH,
+    MAX_NODES,
+    CaseFold,
+    Collection,
+    Exists,
+    FieldKind,
+    Fields,
+    LetterCase,
+    MatchKind,
+    Node,
+    ODataAnd,
+    ODataCompare,
+    ODataComparison,
+    ODataField,
+    ODataIn,
+    ODataLiteral,
+    ODataNot,
+    ODataOr,
+    TextMatch,
+    TruthTest,
+    Value,
+    count_lambdas,
+    is_never_null,
+    size,
+)
 from penstock.errors import Invalid
 
 Part: TypeAlias = Value | Node
 
 
 def parse(text: str, fields: Fields) -> Node:
+    """Parse a `$filter`.
+
+    Raises:
+        Invalid: the text is not a filter, names an unknown field, or exceeds a limit
+    """
     if len(text) > MAX_LENGTH:
-        _refuse(f"there are more than {MAX_LENGTH:,} characters", MAX_LENGTH)
-    parser = _Parser(text, fields)
-    node = parser.condition(0)
+        _fail(f"more than {MAX_LENGTH:,} characters", MAX_LENGTH)
+    parser = _ODataParser(text, fields)
+    node = parser.parse_condition(0)
     if parser.next.kind is not TokenKind.END:
         parser.fail("an operator, and, or, or the end")
     if size(node) > MAX_NODES:
-        _refuse(f"there are more than {MAX_NODES:,} conditions and elements of lists", 0)
+        _fail(f"more than {MAX_NODES:,} conditions and list elements; those compared with null count twice", 0)
+    if count_lambdas(node) > MAX_LAMBDAS:
+        _fail(f"any and all are used more than {MAX_LAMBDAS} times; those compared with null count twice", 0)
     return node
 
 
-def unknown_field(name: str, known: Mapping[str, Any], option: str, **facts: Any) -> NoReturn:
-    available = list(known)
+def fail_unknown_field(name: str, valid_fields: Mapping[str, Any], option: str, **context: Any) -> NoReturn:
+    available = list(valid_fields)
     raise Invalid(
         "unknown_field",
-        f"{option}: there is no field {name!r}; there are {', '.join(available)}",
         field=name,
         available=available,
         option=option,
-        **facts,
+        **context,
     )
 
 
-OPERATORS: dict[Comparison, Callable[[Any, Any], bool]] = {
-    Comparison.EQ: operator.eq,
-    Comparison.GT: operator.gt,
-    Comparison.GE: operator.ge,
-    Comparison.LT: operator.lt,
-    Comparison.LE: operator.le,
+OPERATORS: dict[ODataComparison, Callable[[Any, Any], bool]] = {
+    ODataComparison.EQ: operator.eq,
+    ODataComparison.GT: operator.gt,
+    ODataComparison.GE: operator.ge,
+    ODataComparison.LT: operator.lt,
+    ODataComparison.LE: operator.le,
 }
 FLIPPED = {
-    Comparison.EQ: Comparison.EQ,
-    Comparison.GT: Comparison.LT,
-    Comparison.GE: Comparison.LE,
-    Comparison.LT: Comparison.GT,
-    Comparison.LE: Comparison.GE,
+    ODataComparison.EQ: ODataComparison.EQ,
+    ODataComparison.GT: ODataComparison.LT,
+    ODataComparison.GE: ODataComparison.LE,
+    ODataComparison.LT: ODataComparison.GT,
+    ODataComparison.LE: ODataComparison.GE,
 }
-FOUND: dict[Place, Callable[[str, str], bool]] = {
-    Place.ANYWHERE: operator.contains,
-    Place.START: str.startswith,
-    Place.END: str.endswith,
+TEXT_MATCHERS: dict[MatchKind, Callable[[str, str], bool]] = {
+    MatchKind.ANYWHERE: operator.contains,
+    MatchKind.START: str.startswith,
+    MatchKind.END: str.endswith,
 }
-FOLDED: dict[Case, Callable[[str], str]] = {Case.LOWER: str.lower, Case.UPPER: str.upper}
+CASE_FUNCTIONS: dict[LetterCase, Callable[[str], str]] = {LetterCase.LOWER: str.lower, LetterCase.UPPER: str.upper}
 
-POWER_OF_NOT = 5
-POWERS = {"or": 1, "and": 2, "eq": 3, "ne": 3, "gt": 4, "ge": 4, "lt": 4, "le": 4, "in": 6}
+NOT_PRECEDENCE = 5
+PRECEDENCE = {"or": 1, "and": 2, "eq": 3, "ne": 3, "gt": 4, "ge": 4, "lt": 4, "le": 4, "in": 6}
 CONSTANTS = {
-    "true": Literal(True, Kind.BOOLEAN),
-    "false": Literal(False, Kind.BOOLEAN),
-    "null": Literal(None, None),
+    "true": ODataLiteral(True, FieldKind.BOOLEAN),
+    "false": ODataLiteral(False, FieldKind.BOOLEAN),
+    "null": ODataLiteral(None, None),
 }
-FUNCTIONS: dict[str, Case | Place] = {function.value: function for function in (*Place, *Case)}
-NUMERIC = (Kind.INTEGER, Kind.NUMBER)
+FUNCTIONS: dict[str, LetterCase | MatchKind] = {function.value: function for function in (*MatchKind, *LetterCase)}
+NUMERIC = (FieldKind.INTEGER, FieldKind.NUMBER)
 
 
-class _Parser:
+class _ODataParser:
     """A Pratt parser: an operator takes the operands on its sides that bind more tightly than itself."""
 
     def __init__(self, text: str, fields: Fields) -> None:
-        self.tokens = tokens(text)
+        self.tokens = tokenize(text)
         self.fields = fields
         self.index = 0
         self.depth = -1
         self.lambdas = 0
-        self.variable: tuple[str, str] | None = None  # inside of any() and all(): its name, and the collection's
+        self.variable: tuple[str, str] | None = None  # inside of any() and all(): the variable and the collection
 
     @property
-    def next(self) -> Token:
+    def next(self) -> ODataToken:
         return self.tokens[self.index]
 
-    def take(self) -> Token:
+    def take(self) -> ODataToken:
         self.index += 1
         return self.tokens[self.index - 1]
 
     def accept(self, key: str) -> bool:
-        self.index += (found := self.next.key == key)
-        return found
+        self.index += (matched := self.next.key == key)
+        return matched
 
-    def require(self, key: str, wanted: str = "") -> None:
+    def require(self, key: str, expected: str = "") -> None:
         if not self.accept(key):
-            self.fail(wanted or f"{key!r}")
+            self.fail(expected or f"{key!r}")
 
-    def condition(self, floor: int, advice: str = "") -> Node:
+    def parse_condition(self, floor: int, advice: str = "") -> Node:
         at = self.next.at
-        part = self.expression(floor)
-        if not _is_condition(part) and self.next.kind is not TokenKind.END and self.next.key not in (*POWERS, ")"):
+        part = self.parse_expression(floor)
+        if not _is_condition(part) and self.next.kind is not TokenKind.END and self.next.key not in (*PRECEDENCE, ")"):
             self.fail("an operator")
-        return _condition(part, at, advice)
+        return _require_condition(part, at, advice)
 
-    def expression(self, floor: int) -> Part:
+    def parse_expression(self, floor: int) -> Part:
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            _refuse(f"it is more than {MAX_DEPTH} levels deep", self.next.at)
+            _fail(f"more than {MAX_DEPTH} levels deep", self.next.at)
         at = self.next.at
-        left = self.prefix()
-        while (power := POWERS.get(self.next.key, 0)) > floor:
-            left = self.infix(left, at, self.take(), power)
+        left = self.parse_prefix()
+        while (precedence := PRECEDENCE.get(self.next.key, 0)) > floor:
+            left = self.parse_infix(left, at, self.take(), precedence)
         self.depth -= 1
         return left
 
-    def prefix(self) -> Part:
+    def parse_prefix(self) -> Part:
         token = self.next
-        if (value := self.literal()) is not None:
+        if (value := self.parse_literal()) is not None:
             return value
         match token.kind, token.key:
             case _, "(":
                 self.take()
-                inner = self.expression(0)
+                inner = self.parse_expression(0)
                 self.require(")", "an operator, and, or, or ')'")
                 return inner
             case _, "not":
                 self.take()
-                return _not(self.condition(POWER_OF_NOT, "; put the comparison after not in parentheses"))
+                return _negate(self.parse_condition(NOT_PRECEDENCE, "; put the comparison after not in parentheses"))
             case TokenKind.WORD, name:
                 self.take()
-                return self.call(token) if self.next.key == "(" else self.path(token, name)
+                return self.parse_call(token) if self.next.key == "(" else self.parse_path(token, name)
         return self.fail("a field, a value or a condition")
 
-    def infix(self, left: Part, left_at: int, token: Token, power: int) -> Node:
+    def parse_infix(self, left: Part, left_at: int, token: ODataToken, precedence: int) -> Node:
         match token.key:
             case "or":
-                return Or((*_parts(_condition(left, left_at), Or), self.condition(power)))
+                return ODataOr(
+                    (*_flatten(_require_condition(left, left_at), ODataOr), self.parse_condition(precedence))
+                )
             case "and":
-                return And((*_parts(_condition(left, left_at), And), self.condition(power)))
+                return ODataAnd(
+                    (*_flatten(_require_condition(left, left_at), ODataAnd), self.parse_condition(precedence))
+                )
             case "in":
-                return _in(left, self.items(), token.at)
+                return _contains(left, self.parse_items(), token.at)
             case "ne":
-                return _not(_compare(Comparison.EQ, left, self.expression(power), token.at))
-        return _compare(Comparison(token.key), left, self.expression(power), token.at)
+                return _negate(_compare(ODataComparison.EQ, left, self.parse_expression(precedence), token.at))
+        return _compare(ODataComparison(token.key), left, self.parse_expression(precedence), token.at)
 
-    def literal(self) -> Literal | None:
+    def parse_literal(self) -> ODataLiteral | None:
         token = self.next
         try:
-            value = CONSTANTS.get(token.key) or literal(token)
+            value = CONSTANTS.get(token.key) or parse_literal(token)
         except ValueError as problem:
-            _refuse(str(problem), token.at)
+            _fail(str(problem), token.at)
         if value is not None:
             self.take()
         return value
 
-    def items(self) -> list[Literal]:
+    def parse_items(self) -> list[ODataLiteral | CaseFold]:
         self.require("(")
-        items = list[Literal]()
+        items = list[ODataLiteral | CaseFold]()
         while not items or self.accept(","):
             at = self.next.at
             if len(items) == MAX_ITEMS:
-                _refuse(f"a list has at most {MAX_ITEMS} elements", at)
-            match self.prefix():
-                case Literal() as item:
-                    items.append(item)
-                case _:
-                    _refuse("expected a literal", at)
+                _fail(f"a list has at most {MAX_ITEMS} elements", at)
+            item = self.parse_prefix()
+            if not _is_constant(item):
+                _fail("expected a literal", at)
+            items.append(item)
         self.require(")", "',' or ')'")
         return items
 
-    def call(self, name: Token) -> Part:
+    def parse_call(self, name: ODataToken) -> Part:
         function = FUNCTIONS.get(name.text)
         if function is None:
-            _refuse(f"there is no function {name.text!r}; there are {', '.join(FUNCTIONS)}", name.at)
+            _fail(f"unknown function {name.text!r}. Valid functions: {', '.join(FUNCTIONS)}", name.at)
         self.require("(")
-        first = self.text_of(function)
-        if isinstance(function, Case):
+        first = self.parse_text(function)
+        if isinstance(function, LetterCase):
             self.require(")")
-            return _folded(function, first)
+            return _fold_case(function, first)
         self.require(",")
-        second = self.text_of(function)
+        second = self.parse_text(function)
         self.require(")")
-        return _match(function, first, second)
+        return _match_text(function, first, second)
 
-    def text_of(self, function: Case | Place) -> Value:
+    def parse_text(self, function: LetterCase | MatchKind) -> Value:
         at = self.next.at
-        operand = self.expression(0)
-        if isinstance(operand, Field | Folded | Literal) and operand.kind in (Kind.TEXT, None):
+        operand = self.parse_expression(0)
+        if isinstance(operand, ODataField | CaseFold | ODataLiteral) and operand.kind in (FieldKind.TEXT, None):
             return operand
-        return _refuse(f"{function.value} needs text, and {_said(operand)}", at)
+        return _fail(f"{function.value} requires text, but {_describe(operand)}", at)
 
-    def path(self, token: Token, name: str) -> Part:
+    def parse_path(self, token: ODataToken, name: str) -> Part:
         if self.variable and name == self.variable[0] and self.accept("/"):
-            return self.element(self.variable[1])
+            return self.parse_element(self.variable[1])
         match self.fields.get(name):
-            case Kind() as kind:
-                return Field(name, kind)
+            case FieldKind() as kind:
+                return ODataField(name, kind)
             case Collection(members) if not members:
-                _refuse(f"{name} is an array, which no filter can ask about", token.at)
+                _fail(f"{name} is an array, which a filter cannot use", token.at)
             case Collection():
                 self.require("/", f"'/any(…)' or '/all(…)' after the collection {name}")
-                return self.quantified(name)
+                return self.parse_quantifier(name)
         if self.variable and name == self.variable[0]:
             self.fail(f"'/' and a field of {name}")
-        return unknown_field(name, self.fields, "$filter", position=token.at)
+        return fail_unknown_field(name, self.fields, "$filter", position=token.at)
 
-    def element(self, collection: str) -> Field:
+    def parse_element(self, collection: str) -> ODataField:
         if self.next.kind is not TokenKind.WORD:
             self.fail(f"a field of {collection}")
-        token, known = self.take(), self.members(collection)
-        if token.text not in known:
-            unknown_field(token.text, known, "$filter", position=token.at)
-        return Field(token.text, known[token.text], collection)
+        token, members = self.take(), self.members(collection)
+        if token.text not in members:
+            fail_unknown_field(token.text, members, "$filter", position=token.at)
+        return ODataField(token.text, members[token.text], collection)
 
-    def members(self, collection: str) -> Mapping[str, Kind]:
+    def members(self, collection: str) -> Mapping[str, FieldKind]:
         declared = self.fields[collection]
         assert isinstance(declared, Collection)
         return declared.fields
 
-    def quantified(self, collection: str) -> Node:
+    def parse_quantifier(self, collection: str) -> Node:
         if self.next.key not in ("any", "all"):
             self.fail("any or all")
         quantifier = self.take()
         if self.variable:
-            _refuse("any and all cannot be used inside of one another", quantifier.at)
+            _fail("any and all cannot be nested", quantifier.at)
         self.lambdas += 1
         if self.lambdas > MAX_LAMBDAS:
-            _refuse(f"any and all are used more than {MAX_LAMBDAS} times", quantifier.at)
+            _fail(f"any and all are used more than {MAX_LAMBDAS} times", quantifier.at)
         self.require("(")
         if quantifier.text == "any" and self.accept(")"):
             return Exists(collection, None)
@@ -232,137 +269,179 @@ class _Parser:
             self.fail("a variable, as in any(x: x/name eq 'y')")
         self.variable = self.take().text, collection
         self.require(":")
-        body = self.condition(0)
+        body = self.parse_condition(0)
         self.require(")", "an operator, and, or, or ')'")
         self.variable = None
-        return Exists(collection, body) if quantifier.text == "any" else _not(Exists(collection, _not(body)))
+        if quantifier.text == "any":
+            return Exists(collection, body)
+        return _negate(Exists(collection, _negate(_test_truth(body, True))))
 
-    def fail(self, wanted: str) -> NoReturn:
+    def fail(self, expected: str) -> NoReturn:
         token = self.next
-        problem = f"expected {wanted}"
+        problem = f"expected {expected}"
         if token.kind is TokenKind.BAD:
             problem = "a quote is not closed" if token.text == "'" else f"unexpected character {token.text!r}"
-        _refuse(problem, token.at)
+        _fail(problem, token.at)
 
 
-def _is_condition(part: Part) -> TypeGuard[Field | Node]:
-    return not isinstance(part, Field | Folded | Literal) or part.kind is Kind.BOOLEAN
+def _is_condition(part: Part) -> TypeGuard[ODataField | Node]:
+    return not isinstance(part, ODataField | CaseFold | ODataLiteral) or part.kind is FieldKind.BOOLEAN
 
 
-def _condition(part: Part, at: int, advice: str = "") -> Node:
+def _require_condition(part: Part, at: int, advice: str = "") -> Node:
     if not _is_condition(part):
-        _refuse(f"expected a condition, and {_said(part)}{advice}", at)
-    return Compare(Comparison.EQ, part, _constant(True)) if isinstance(part, Field) else part
+        _fail(f"expected a condition, but {_describe(part)}{advice}", at)
+    return part
 
 
-def _not(node: Node) -> Node:
-    return node.operand if isinstance(node, Not) else Not(node)
+def _negate(node: Node) -> Node:
+    return node.operand if isinstance(node, ODataNot) else ODataNot(node)
 
 
-def _parts(node: Node, kind: type[And] | type[Or]) -> tuple[Node, ...]:
-    return node.parts if isinstance(node, kind) else (node,)
+def _test_truth(node: Node, value: bool | None) -> Node:
+    """Return the condition that another condition has a value."""
+    match node:
+        case ODataNot(operand):
+            return _test_truth(operand, None if value is None else not value)
+        case ODataField():
+            return ODataCompare(ODataComparison.EQ, node, ODataLiteral(value, None if value is None else node.kind))
+        case ODataLiteral(constant):
+            return _boolean_literal(constant is value)
+    if not is_never_null(node):
+        return TruthTest(node, value)
+    if value is None:
+        return _boolean_literal(False)
+    return node if value else _negate(node)
 
 
-def _compare(op: Comparison, left: Part, right: Part, at: int) -> Node:
-    if isinstance(left, Literal) and not isinstance(right, Literal):
+def _flatten(node: Node, node_class: type[ODataAnd] | type[ODataOr]) -> tuple[Node, ...]:
+    return node.parts if isinstance(node, node_class) else (node,)
+
+
+def _compare(op: ODataComparison, left: Part, right: Part, at: int) -> Node:
+    if _is_constant(left) and not _is_constant(right):
         op, left, right = FLIPPED[op], right, left
-    if isinstance(left, Field | Folded | Literal) and isinstance(right, Field | Folded | Literal):
-        left, right = _alike(left, right, at)
-        if isinstance(left, Literal):
-            return _constant(isinstance(right, Literal) and _holds(op, left.value, right.value))
-        return Compare(op, left, right)
-    if isinstance(right, Literal) and right.kind in (Kind.BOOLEAN, None):
-        match _holds(op, False, right.value), _holds(op, True, right.value):
+    if isinstance(left, ODataField | CaseFold | ODataLiteral) and isinstance(
+        right, ODataField | CaseFold | ODataLiteral
+    ):
+        left, right = _unify(left, right, at)
+        if isinstance(left, ODataLiteral) or _is_constant(left):
+            return _boolean_literal(_evaluate(op, _constant(left), _constant(right)))
+        return ODataCompare(op, left, right)
+    if isinstance(right, ODataLiteral) and right.kind in (FieldKind.BOOLEAN, None):
+        condition = _require_condition(left, at)
+        if op is ODataComparison.EQ:
+            return _test_truth(condition, right.value)
+        match _evaluate(op, False, right.value), _evaluate(op, True, right.value):
             case False, True:
-                return _condition(left, at)
+                return _test_truth(condition, True)
             case True, False:
-                return _not(_condition(left, at))
-            case always, _:
-                return _constant(always)
-    return _refuse("a condition can be compared with true, false and null only; use and, or and not", at)
+                return _test_truth(condition, False)
+            case True, True:
+                return _negate(_test_truth(condition, None))
+        return _boolean_literal(False)
+    return _fail("a condition can be compared only with true, false and null; use and, or and not", at)
 
 
-def _in(operand: Part, items: list[Literal], at: int) -> Node:
-    if not isinstance(operand, Field | Folded | Literal):
-        _refuse("in needs a field or a value, and this is a condition; use parentheses", at)
-    alike = [_alike(operand, item, at) for item in items]
-    if isinstance(operand, Literal):
-        return _constant(any(_holds(Comparison.EQ, left.value, right.value) for left, right in alike))  # type: ignore[union-attr]
-    return In(operand, tuple(right for _, right in alike if isinstance(right, Literal)))
+def _contains(operand: Part, items: list[ODataLiteral | CaseFold], at: int) -> Node:
+    if not isinstance(operand, ODataField | CaseFold | ODataLiteral):
+        _fail("in requires a field or a value, but this is a condition; use parentheses", at)
+    alike = [_unify(operand, item, at) for item in items]
+    if isinstance(operand, ODataLiteral) or _is_constant(operand):
+        equal = (_evaluate(ODataComparison.EQ, _constant(left), _constant(right)) for left, right in alike)
+        return _boolean_literal(any(equal))
+    return ODataIn(operand, tuple(right for _, right in alike if not isinstance(right, ODataField)))
 
 
-def _match(place: Place, whole: Value, part: Value) -> Node:
-    if isinstance(whole, Literal) and isinstance(part, Literal):
-        return _constant(None not in (whole.value, part.value) and FOUND[place](whole.value, part.value))
-    return Match(place, whole, part)
+def _match_text(kind: MatchKind, whole: Value, part: Value) -> Node:
+    if _is_constant(whole) and _is_constant(part):
+        texts = _constant(whole), _constant(part)
+        return _boolean_literal(None if None in texts else TEXT_MATCHERS[kind](*texts))
+    return TextMatch(kind, whole, part)
 
 
-def _folded(case: Case, operand: Value) -> Value:
+def _fold_case(case: LetterCase, operand: Value) -> Value:
     match operand:
-        case Literal(str() as text):
-            return Literal(FOLDED[case](text), Kind.TEXT)
-        case Literal():
+        case ODataLiteral(None):
             return operand
-        case Folded(_, field) | (Field() as field):
-            return Folded(case, field)
+        case CaseFold(_, inner) | (ODataField() | ODataLiteral() as inner):
+            return CaseFold(case, inner)
 
 
-def _holds(op: Comparison, left: Any, right: Any) -> bool:
+def _is_constant(part: Part) -> TypeGuard[ODataLiteral | CaseFold]:
+    return isinstance(part, ODataLiteral) or (isinstance(part, CaseFold) and isinstance(part.operand, ODataLiteral))
+
+
+def _constant(value: Value) -> Any:
+    """Return the value of an operand that needs no row."""
+    match value:
+        case ODataLiteral(plain):
+            return plain
+        case CaseFold(case, ODataLiteral(text)):
+            return CASE_FUNCTIONS[case](text)
+    raise TypeError(f"{value} needs a row")
+
+
+def _evaluate(op: ODataComparison, left: Any, right: Any) -> bool:
     if left is None or right is None:
-        return op is Comparison.EQ and left is right
+        return op is ODataComparison.EQ and left is right
     return OPERATORS[op](left, right)
 
 
-def _constant(value: bool) -> Literal:
-    return Literal(value, Kind.BOOLEAN)
+def _boolean_literal(value: bool | None) -> ODataLiteral:
+    return ODataLiteral(value, FieldKind.BOOLEAN)
 
 
-def _alike(left: Value, right: Value, at: int) -> tuple[Value, Value]:
-    """Both, of kinds that can be compared: a literal is read as the other side needs it."""
+def _unify(left: Value, right: Value, at: int) -> tuple[Value, Value]:
+    """Return both operands with comparable types: a literal is converted to the type of the other side."""
     if left.kind == right.kind or None in (left.kind, right.kind) or {left.kind, right.kind} == set(NUMERIC):
         return left, right
+    if isinstance(right, CaseFold) and _is_constant(right):
+        right = ODataLiteral(_constant(right), FieldKind.TEXT)
     try:
-        if read := _read_as(left, right.kind):
-            return read, right
-        if read := _read_as(right, left.kind):
-            return left, read
+        if converted := _convert_literal(left, right.kind):
+            return converted, right
+        if converted := _convert_literal(right, left.kind):
+            return left, converted
     except ValueError as problem:
-        _refuse(f"{_said(left)} and {_said(right)}; {problem}", at)
-    return _refuse(f"{_said(left)} and {_said(right)}; they cannot be compared{_advice(left, right)}", at)
+        _fail(f"{_describe(left)} and {_describe(right)}; {problem}", at)
+    return _fail(f"{_describe(left)} and {_describe(right)}; they cannot be compared{_advice(left, right)}", at)
 
 
-def _read_as(value: Value, kind: Kind | None) -> Literal | None:
+def _convert_literal(value: Value, kind: FieldKind | None) -> ODataLiteral | None:
     match value, kind:
-        case Literal(str() as text, Kind.TEXT), Kind.GUID | Kind.INSTANT | Kind.DATE:
-            return Literal(READ[kind](text), kind)
-        case Literal(day, Kind.DATE), Kind.INSTANT:
-            return Literal(READ[kind](day.isoformat()), kind)
+        case ODataLiteral(str() as text, FieldKind.TEXT), FieldKind.GUID | FieldKind.INSTANT | FieldKind.DATE:
+            return ODataLiteral(TEXT_PARSERS[kind](text), kind)
+        case ODataLiteral(day, FieldKind.DATE), FieldKind.INSTANT:
+            return ODataLiteral(TEXT_PARSERS[kind](day.isoformat()), kind)
     return None
 
 
 def _advice(left: Value, right: Value) -> str:
-    value, other = (left, right) if isinstance(left, Literal) else (right, left)
-    if isinstance(value, Literal) and other.kind is Kind.TEXT:
+    value, other = (left, right) if isinstance(left, ODataLiteral) else (right, left)
+    if isinstance(value, ODataLiteral) and other.kind is FieldKind.TEXT:
         return "; write text in quotes"
-    if isinstance(value, Literal) and value.kind is Kind.TEXT:
+    if isinstance(value, ODataLiteral) and value.kind is FieldKind.TEXT:
         return "; write it without quotes"
     return ""
 
 
-def _said(part: Part) -> str:
+def _describe(part: Part) -> str:
     match part:
-        case Field(name, kind):
+        case ODataField(name, kind):
             return f"{name} is {kind.value}"
-        case Folded(case, field):
-            return f"{case.value}({field.name}) is text"
-        case Literal(str() as text, Kind.TEXT):
+        case CaseFold(case, ODataField(name)):
+            return f"{case.value}({name}) is text"
+        case CaseFold(case, ODataLiteral(text)):
+            return f"{case.value}('{text:.40}') is text"
+        case ODataLiteral(str() as text, FieldKind.TEXT):
             return f"'{text:.40}' is text"
-        case Literal(None):
-            return "null is no condition"
-        case Literal(value, kind) if kind is not None:
-            return f"{str(value).lower() if kind is Kind.BOOLEAN else str(value)[:40]} is {kind.value}"
+        case ODataLiteral(None):
+            return "null is not a condition"
+        case ODataLiteral(value, kind) if kind is not None:
+            return f"{str(value).lower() if kind is FieldKind.BOOLEAN else str(value)[:40]} is {kind.value}"
     return "this is a condition"
 
 
-def _refuse(problem: str, position: int) -> NoReturn:
-    raise Invalid("bad_filter", f"$filter, position {position}: {problem}", position=position, option="$filter")
+def _fail(problem: str, position: int) -> NoReturn:
+    raise Invalid("bad_filter", {"problem": problem}, position=position, option="$filter")

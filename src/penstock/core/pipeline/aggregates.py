@@ -1,12 +1,12 @@
-"""What an aggregate is: a function over a column of the source, computed once for each group.
+"""Aggregates: functions over a source column, computed per group.
 
-    COUNT               a long; `COUNT(*)` counts rows, `COUNT(c)` those in which c has a value
-    SUM                 of integers a long, of floats a double, of decimals the working column's decimal
-    AVG                 of integers and floats a double, of decimals the working column's decimal, rounded half-up
-    MIN_AGG, MAX_AGG    the type of the column; of decimals the working column's decimal
+    COUNT               a long; `COUNT(*)` counts rows, `COUNT(c)` rows in which c is not NULL
+    SUM                 a long for integers, a double for floats, the working column's decimal for decimals
+    AVG                 a double for integers and floats, for decimals the working column's decimal, rounded half-up
+    MIN_AGG, MAX_AGG    the type of the column; for decimals the working column's decimal
 
-NULL is left out, and a group of nothing but NULL has NULL for everything but COUNT. Half-up is away from zero, once,
-from the exact quotient. What does not fit its type fails the operation. Digits after the point are lost by AVG alone.
+NULL is ignored, and a group with only NULL has the result NULL, except for COUNT. Half-up rounds away from zero, once,
+from the exact quotient. A result that does not fit its type fails the operation. Only AVG loses decimal places.
 """
 
 import re
@@ -25,44 +25,52 @@ class Function(StrEnum):
     MAX = "MAX_AGG"
 
 
-# The column as it stands, or in backquotes: for names with parentheses, backquotes (doubled) or blanks at an end.
+# The column, bare or in backquotes: for names with parentheses, backquotes (doubled), commas, stars or outer blanks, and
+# for names that begin with the word DISTINCT.
 _CALL = re.compile(r"(?P<function>\w+)\([ \t]*(?:(?P<bare>[^()`\r\n]*[^()`\s])|`(?P<quoted>(?:[^`]|``)+)`)[ \t]*\)")
+_NOT_A_COLUMN = re.compile(r"[,*]|^(?:DISTINCT|ALL)\s", re.IGNORECASE)  # an argument list, a star, a quantifier
 _FUNCTIONS = {str(function): function for function in Function}
 
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    column: str  # of the working dataset, where the result goes
+    column: str  # working column for the result
     expression: str
-    function: Function | None  # None: the expression is none of ours; it is refused when its turn comes
-    input: str | None  # a column of the source; None: the rows themselves
+    function: Function | None  # None: not a supported expression, which planning reports
+    input: str | None  # a source column; None: the rows themselves
 
 
-def aggregate(column: str, expression: str) -> Aggregate:
-    found = _CALL.fullmatch(expression)
-    function = _FUNCTIONS.get(found["function"]) if found else None
-    if not found or function is None:
+def parse_aggregate(column: str, expression: str) -> Aggregate:
+    """Parse an aggregate expression such as `SUM(amount)`."""
+    match = _CALL.fullmatch(expression)
+    function = _FUNCTIONS.get(match["function"]) if match else None
+    if not match or function is None:
         return Aggregate(column, expression, None, None)
-    if found["bare"] == "*":
+    if match["bare"] == "*":
         return Aggregate(column, expression, function if function is Function.COUNT else None, None)
-    return Aggregate(column, expression, function, found["bare"] or found["quoted"].replace("``", "`"))
+    if match["bare"] and _NOT_A_COLUMN.search(match["bare"]):
+        return Aggregate(column, expression, None, None)
+    return Aggregate(column, expression, function, match["bare"] or match["quoted"].replace("``", "`"))
 
 
-def result_type(function: Function, given: pa.DataType | None, working: pa.DataType) -> pa.DataType | None:
-    """What the function makes of such a column (None: of rows) for a working column; None: it cannot take the type."""
+def result_type(function: Function, input_type: pa.DataType | None, working: pa.DataType) -> pa.DataType | None:
+    """Return the result type of a function over a column (None: over rows) for a working column.
+
+    Returns None if the function does not support the column's type.
+    """
     match function:
         case Function.COUNT:
             return pa.int64()
-        case Function.SUM | Function.AVG if pt.is_integer(given):
+        case Function.SUM | Function.AVG if pt.is_integer(input_type):
             return pa.int64() if function is Function.SUM else pa.float64()
-        case Function.SUM | Function.AVG if pt.is_floating(given):
+        case Function.SUM | Function.AVG if pt.is_floating(input_type):
             return pa.float64()
-        case Function.SUM | Function.AVG if not pt.is_decimal(given):
+        case Function.SUM | Function.AVG if not pt.is_decimal(input_type):
             return None
         case Function.AVG:
-            return working if pt.is_decimal(working) else given
-        case _ if given is None or pt.is_nested(given):
+            return working if pt.is_decimal(working) else input_type
+        case _ if input_type is None or pt.is_nested(input_type):
             return None
-    if pt.is_decimal(given) and pt.is_decimal(working) and given.scale <= working.scale:
+    if pt.is_decimal(input_type) and pt.is_decimal(working) and input_type.scale <= working.scale:
         return working
-    return given
+    return input_type

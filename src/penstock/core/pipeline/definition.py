@@ -1,7 +1,7 @@
-"""A pipeline: a working dataset, the operations that run on it in order, and where the result goes.
+"""Pipeline definitions: a working dataset, operations in order, and an optional output dataset.
 
-The operations run on the rows of one version, and the result is committed once, at the end: as a new version of the
-working dataset or, where the pipeline says so, of its output.
+The operations run on the rows of one version. The result is committed once, at the end: as a new version of the working
+dataset, or of the output dataset if the pipeline names one.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,46 +10,55 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from penstock.core.registry.revisions import stamps
 from penstock.core.names import DatasetName
-from penstock.core.pipeline.operations import Members, Operation, Ref, envelope, examined
+from penstock.core.payload.object_reader import ObjectReader
+from penstock.core.pipeline.operations import DatasetRef, Operation
+from penstock.core.pipeline.parse import (
+    MAX_TEXT_LENGTH,
+    PIPELINE_RULES,
+    bad_member,
+    read_dataset_ref,
+    validate_operation,
+)
+from penstock.core.pipeline.responses import error_response
+from penstock.core.registry.revisions import audit_fields
 from penstock.errors import Invalid
 
-MAX_NAME = 255
+MAX_NAME_LENGTH = 255
 MAX_OPERATIONS = 1_000
-MAX_ERRORS = 100  # that are told; reading ends there
+MAX_ERRORS = 100  # reported; parsing stops at this number
 
-_OWN: list[tuple[str, str, tuple[type, ...]]] = [  # what no two operations share
+_UNIQUE_MEMBERS: list[tuple[str, str, tuple[type, ...]]] = [  # members that must be unique among the operations
     ("order", "duplicate_order", (int, float)),
     ("alias", "duplicate_alias", (str,)),
 ]
-_MANAGED = ("id", "version", "created_at", "created_by", "updated_at", "updated_by")  # by the server
+_SERVER_MEMBERS = ("id", "version", "created_at", "created_by", "updated_at", "updated_by")  # set by the server
 
 
 @dataclass(frozen=True, slots=True)
-class Pipeline:
+class PipelineDefinition:
     name: str
-    working: Ref
-    operations: tuple[Operation, ...]  # as they run, one after the other
+    working: DatasetRef
+    operations: tuple[Operation, ...]  # in execution order
     output: DatasetName | None = None  # None: the working dataset
 
     def as_json(self) -> dict[str, Any]:
-        meant: dict[str, Any] = {
+        definition: dict[str, Any] = {
             "name": self.name,
             "working": self.working.as_json(),
             "operations": [operation.as_json() for operation in self.operations],
         }
         if self.output:
-            meant["output"] = {"schema_name": self.output.schema, "table_name": self.output.table}
-        return meant
+            definition["output"] = {"schema_name": self.output.schema, "table_name": self.output.table}
+        return definition
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """A pipeline that is kept, to be run again."""
+class StoredPipeline:
+    """A stored pipeline definition."""
 
     id: UUID
-    pipeline: Pipeline
+    pipeline: PipelineDefinition
     version: int
     created_at: datetime
     created_by: UUID
@@ -61,54 +70,59 @@ class Stored:
             "id": str(self.id),
             **self.pipeline.as_json(),
             "version": self.version,
-            **stamps(self.created_at, self.created_by, self.updated_at, self.updated_by),
+            **audit_fields(self.created_at, self.created_by, self.updated_at, self.updated_by),
         }
 
 
-def read(value: Any) -> Pipeline:
-    """The pipeline that JSON describes, or all that is wrong with it."""
-    members = Members(value, required=("name", "working", "operations"), optional=("output",))
-    name = members.text("name", MAX_NAME)
-    if isinstance(given := members.get("name"), str) and not given.strip():
-        members.fault("name", "must not be blank")
-    working = members.ref("working")
-    output = _output(members)
-    items = members.items("operations", MAX_OPERATIONS)
+def parse_pipeline(value: Any) -> PipelineDefinition:
+    """Parse a pipeline from JSON.
+
+    Raises:
+        Invalid: with all errors
+    """
+    reader = ObjectReader(value, PIPELINE_RULES)
+    reader.check_members(required=("name", "working", "operations"), optional=("output",))
+    name = reader.text("name", "", max_length=MAX_NAME_LENGTH)
+    if isinstance(raw_name := reader.get("name"), str) and not raw_name.strip():
+        reader.add_error("name", bad_member("must not be blank"))
+    working = read_dataset_ref(reader, "working")
+    output = _read_output(reader)
+    items = reader.items("operations", MAX_OPERATIONS)
     errors = [
-        _error(pointer, "bad_pipeline", f"{pointer or 'the pipeline'} {problem}") for pointer, problem in members.faults
+        _error_entry(member.pointer, "bad_pipeline", f"{member.pointer or 'the pipeline'} {member.error.message}")
+        for member in reader.errors
     ]
-    errors += _repeated(items)
+    errors += _find_duplicates(items)
     operations = list[Operation]()
-    for place, item in enumerate(items):
-        found, faults = examined(item, place)
-        operations += [found] if found else []
-        errors += [_told(fault, place) for fault in faults]
+    for index, item in enumerate(items):
+        operation, operation_errors = validate_operation(item, index)
+        operations += [operation] if operation else []
+        errors += [_to_error_entry(error, index) for error in operation_errors]
         if len(errors) >= MAX_ERRORS:
             break
     if errors:
         raise Invalid(
             "bad_pipeline",
-            f"the pipeline has {_counted(errors)}; the first is at {errors[0]['pointer'] or 'its root'}",
+            {"count": _format_count(errors), "pointer": errors[0]["pointer"] or "its root"},
             errors=errors[:MAX_ERRORS],
         )
-    return Pipeline(name, working, tuple(sorted(operations, key=lambda each: each.order)), output)
+    return PipelineDefinition(name, working, tuple(sorted(operations, key=lambda operation: operation.order)), output)
 
 
-def sent(value: Any) -> Pipeline:
-    """The pipeline that somebody sends to have it stored. One that was stored before may come as it was shown."""
+def parse_stored_form(value: Any) -> PipelineDefinition:
+    """Parse a pipeline to store. Members that the server sets are ignored, so a stored pipeline can be sent back."""
     if isinstance(value, dict):
-        value = {name: member for name, member in value.items() if name not in _MANAGED}
-    return read(value)
+        value = {name: member for name, member in value.items() if name not in _SERVER_MEMBERS}
+    return parse_pipeline(value)
 
 
-def check_output(pipeline: Pipeline, newest: int) -> None:
-    """Refuse to build the next version on an old one: it would undo the versions in between."""
+def check_output(pipeline: PipelineDefinition, newest: int) -> None:
+    """Check that the next version is not built on an old one, which would undo the versions in between."""
     base = pipeline.working.version
     if base is not None and base < newest and pipeline.output is None:
         raise Invalid(
             "output_needed",
-            f"the working dataset is pinned to version {base}, and version {newest} is the newest: the result would undo "
-            "what came in between; name an output, or leave the version out",
+            {"base": base, "newest": newest},
             pointer="/output",
             dataset_id=str(pipeline.working.dataset),
             requested_version=base,
@@ -116,43 +130,48 @@ def check_output(pipeline: Pipeline, newest: int) -> None:
         )
 
 
-def _output(members: Members) -> DatasetName | None:
-    if "output" not in members:
+def _read_output(reader: ObjectReader) -> DatasetName | None:
+    if "output" not in reader:
         return None
-    before = len(members.faults)
-    output = members.inner("output", required=("schema_name", "table_name"))
-    schema, table = output.text("schema_name"), output.text("table_name")
-    if len(members.faults) > before:
+    before = len(reader.errors)
+    output = reader.object("output", required=("schema_name", "table_name"))
+    schema = output.text("schema_name", "", max_length=MAX_TEXT_LENGTH)
+    table = output.text("table_name", "", max_length=MAX_TEXT_LENGTH)
+    if len(reader.errors) > before:
         return None
     try:
         return DatasetName(schema, table)
-    except Invalid as refusal:
-        members.fault("output", f"names no dataset: {refusal.message}")
+    except Invalid as error:
+        reader.add_error("output", bad_member(f"is not a dataset name: {error.message}"))
         return None
 
 
-def _repeated(given: Sequence[Any]) -> Iterator[dict[str, Any]]:
-    """Orders and aliases that an operation shares with one before it, however wrong the operations may be otherwise."""
-    for member, reason, kinds in _OWN:
+def _find_duplicates(items: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    """Yield an error for each order and alias that an earlier operation has, however invalid the operations are."""
+    for member, reason, types in _UNIQUE_MEMBERS:
         first: dict[Any, int] = {}
-        for place, item in enumerate(given):
-            value = item.get(member, place) if isinstance(item, dict) else None  # an alias is no number
-            if isinstance(value, kinds) and not isinstance(value, bool) and first.setdefault(value, place) != place:
-                told = f"operation {place} has the {member} of operation {first[value]}; each needs its own"
-                yield _error(f"/operations/{place}/{member}", reason, told)
+        for index, item in enumerate(items):
+            value = (
+                item.get(member, index) if isinstance(item, dict) else None
+            )  # the default of an alias is the index, which is not a string
+            if isinstance(value, types) and not isinstance(value, bool) and first.setdefault(value, index) != index:
+                message = (
+                    f"Operation {index} has the same {member} as operation {first[value]}. Each operation needs its own"
+                )
+                yield _error_entry(f"/operations/{index}/{member}", reason, message)
 
 
-def _told(fault: Invalid, place: int) -> dict[str, Any]:
-    told = envelope(fault)["error"]
-    inner = told["details"].pop("pointer")
-    return {"pointer": f"/operations/{place}{inner}", **told}
+def _to_error_entry(error: Invalid, index: int) -> dict[str, Any]:
+    entry = error_response(error)["error"]
+    inner = entry["details"].pop("pointer")
+    return {"pointer": f"/operations/{index}{inner}", **entry}
 
 
-def _error(pointer: str, reason: str, message: str) -> dict[str, Any]:
+def _error_entry(pointer: str, reason: str, message: str) -> dict[str, Any]:
     return {"pointer": pointer, "code": reason.upper(), "message": message}
 
 
-def _counted(errors: Sequence[Any]) -> str:
+def _format_count(errors: Sequence[Any]) -> str:
     if len(errors) >= MAX_ERRORS:
         return f"{MAX_ERRORS} errors or more"
     return "1 error" if len(errors) == 1 else f"{len(errors)} errors"

@@ -1,4 +1,4 @@
-"""A run of a pipeline as it is remembered: who asked for what, what it read and wrote, how far it is, how it ended."""
+"""Stored pipeline runs: request, progress, inputs, results and outcome."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -7,10 +7,11 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from penstock.core.registry.revisions import moment
+from penstock.core.progress import Progress
+from penstock.core.registry.revisions import isoformat_utc
 
 
-class State(StrEnum):
+class RunState(StrEnum):
     QUEUED = "queued"
     RUNNING = "running"
     SUCCEEDED = "succeeded"
@@ -18,72 +19,56 @@ class State(StrEnum):
     CANCELLED = "cancelled"
 
 
-UNDER_WAY = (State.QUEUED, State.RUNNING)
+ACTIVE_STATES = (RunState.QUEUED, RunState.RUNNING)
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a run is: which operation it does, and what Spark says of the job that is under way."""
-
-    operation: int  # how many operations are done
-    operations: int
-    order: int | None = None  # of the operation under way, as are the others
-    type: str | None = None
-    phase: str | None = None  # read, match, write
-    stages: int = 0
-    stages_done: int = 0
-    tasks: int = 0
-    tasks_done: int = 0
-    rows: int = 0  # written, as far as it is known
-
-
-@dataclass(frozen=True, slots=True)
-class Read:
-    """A version that a run has read."""
+class InputVersion:
+    """A dataset version that a run has read."""
 
     dataset: str  # its id
     name: str
     version: int
-    newest: int  # when the run ended; what came in between it has not seen
+    newest: int  # at the end of the run
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
     id: UUID
-    pipeline_id: UUID | None  # None: it was never stored
+    pipeline_id: UUID | None  # None: the pipeline is not stored
     name: str  # of the pipeline
-    pipeline: Mapping[str, Any]  # as it was
-    state: State
+    pipeline: Mapping[str, Any]  # definition at the time of the request
+    state: RunState
     created_at: datetime
     created_by: UUID
-    author: str  # created_by, for people
-    key: str | None = None  # the request's idempotency key, where the caller chose one
+    author: str  # display name of created_by
+    key: str | None = None  # idempotency key of the request, if any
     started_at: datetime | None = None
     ended_at: datetime | None = None
     commit_no: int | None = None
-    reads: tuple[Mapping[str, Any], ...] = ()  # Read
-    written: tuple[Mapping[str, Any], ...] = ()  # core.change.Written
-    results: tuple[Mapping[str, Any], ...] = ()  # of each operation, as its caller is told; the last may be an error
-    progress: Mapping[str, Any] | None = None  # Progress, while it is under way
-    error: Mapping[str, Any] | None = None  # as core.operations.envelope tells it
-    error_kind: str | None = None  # which of errors.KINDS
-    cancelling: bool = False  # was it asked to stop?
+    reads: tuple[Mapping[str, Any], ...] = ()  # InputVersion
+    written: tuple[Mapping[str, Any], ...] = ()  # core.dataset.changes.DatasetCommit
+    results: tuple[Mapping[str, Any], ...] = ()  # responses of the operations; the last may be an error
+    progress: Mapping[str, Any] | None = None  # from `progress_as_json`, while the run is active
+    error: Mapping[str, Any] | None = None  # as `error_response` returns it
+    error_kind: str | None = None  # name of one of errors.KINDS
+    cancelling: bool = False  # whether cancellation was requested
 
     @property
     def version(self) -> int | None:
-        """The version that it made, or left as it was; None while it is under way, and if it failed."""
+        """Return the new or unchanged version of the output; None while the run is active, and if it failed."""
         return self.written[0]["version"] if self.written else None
 
     def as_json(self) -> dict[str, Any]:
         def at(when: datetime | None) -> str | None:
-            return moment(when) if when else None
+            return isoformat_utc(when) if when else None
 
         return {
             "id": str(self.id),
             "pipeline_id": self.pipeline_id and str(self.pipeline_id),
             "name": self.name,
             "state": self.state.value,
-            "created_at": moment(self.created_at),
+            "created_at": isoformat_utc(self.created_at),
             "created_by": str(self.created_by),
             "author": self.author,
             "idempotency_key": self.key,
@@ -101,14 +86,30 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What is to be remembered of a run that has ended."""
+class RunOutcome:
+    """Outcome of a run that has ended, as stored."""
 
-    state: State
-    reads: tuple[Read, ...] = ()
+    state: RunState
+    reads: tuple[InputVersion, ...] = ()
     results: tuple[Mapping[str, Any], ...] = ()
     error: Mapping[str, Any] | None = None
     error_kind: str | None = None
 
     def facts(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def progress_as_json(progress: Progress) -> dict[str, Any]:
+    """Return the progress of a run as its record stores it. `rows` are the rows that the operation has written."""
+    return {
+        "operation": progress.operation,
+        "operations": progress.operations,
+        "order": progress.order,
+        "type": progress.type,
+        "phase": progress.phase,
+        "stages": progress.stages,
+        "stages_done": progress.stages_done,
+        "tasks": progress.tasks,
+        "tasks_done": progress.tasks_done,
+        "rows": progress.done if progress.unit == "rows" else 0,
+    }

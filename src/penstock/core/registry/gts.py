@@ -1,7 +1,7 @@
-"""Names of types, and of things that have one, in the Global Type System: a chain that says what derives from what.
+"""Parse ids of the Global Type System (GTS): a chain of types, each derived from the one before.
 
-`gts.acme.shop.orders.order.v1~` is a type, and `gts.acme.shop.orders.order.v1~acme.shop._.gift.v1.2~` one that derives
-from it. Without the last `~` the last link names an instance of the type before it, and so does a UUID in its place.
+`gts.acme.shop.orders.order.v1~` is a type, and `gts.acme.shop.orders.order.v1~acme.shop._.gift.v1.2~` is derived from it.
+Without the last `~` the last segment names an instance of the type before it, and so does a UUID in its place.
 """
 
 import re
@@ -9,30 +9,32 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 from uuid import NAMESPACE_URL, UUID, uuid5
 
-from penstock.core.names import uuid
+from penstock.core.names import parse_uuid
 from penstock.errors import Invalid
 
-BASE = "gts.hypernetix.hyperspot.ax.schema.v1~"  # abstract: no schema is of this very type
-QUERY_RETURNS = f"{BASE}hypernetix.hyperspot.ax.query_returns.v1~"
+BASE_TYPE = "gts.hypernetix.hyperspot.ax.schema.v1~"  # abstract: a schema must have a derived type
+QUERY_RETURNS = f"{BASE_TYPE}hypernetix.hyperspot.ax.query_returns.v1~"
 
 MAX_LENGTH = 1_024
-MAX_STORED = 255
+MAX_STORED_LENGTH = 255
 
 _PREFIX = "gts."
-_URI = "gts://"
-_SPACE = uuid5(NAMESPACE_URL, "gts")  # the system's own, so that others find the same UUID for the same name
+_URI_PREFIX = "gts://"
+_GTS_NAMESPACE = uuid5(
+    NAMESPACE_URL, "gts"
+)  # GTS's own namespace, so that other systems derive the same UUID from a name
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
-_WORD = re.compile(r"(?!_\Z)[a-z_][a-z0-9_]*")
-_WORDS = (  # of a segment, in their order
-    ("a vendor in lower case", _WORD),
-    ("a package in lower case", _WORD),
+_PART = re.compile(r"(?!_\Z)[a-z_][a-z0-9_]*")
+_SEGMENT_PARTS = (  # parts of a segment, in order
+    ("a vendor in lower case", _PART),
+    ("a package in lower case", _PART),
     ("a namespace in lower case, or _ for none", re.compile(r"[a-z_][a-z0-9_]*")),
-    ("a type in lower case", _WORD),
+    ("a type in lower case", _PART),
     ("a version such as v1", re.compile(r"v(0|[1-9][0-9]*)")),
     ("a minor version such as 2", re.compile(r"0|[1-9][0-9]*")),
 )
-_LEAST = 5  # words; the minor version may be missing
+_MIN_PARTS = 5  # parts; the minor version is optional
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class Segment:
 class GtsId:
     segments: tuple[Segment, ...]
     is_type: bool = True
-    tail: UUID | None = None  # of an instance that has no name but this
+    tail: UUID | None = None  # of an instance without a name
 
     @property
     def text(self) -> str:
@@ -62,87 +64,86 @@ class GtsId:
 
     @property
     def uuid(self) -> UUID:
-        """The same for the same text, everywhere and always."""
-        return uuid5(_SPACE, self.text)
+        """Return a UUID that depends only on the text."""
+        return uuid5(_GTS_NAMESPACE, self.text)
 
 
 def parse(text: str) -> GtsId:
-    body = text.removeprefix(_URI)
+    body = text.removeprefix(_URI_PREFIX)
     if len(body) > MAX_LENGTH:
-        _refuse(text, f"at most {MAX_LENGTH:,} characters", MAX_LENGTH)
-    at = len(text) - len(body)
+        _fail(text, f"at most {MAX_LENGTH:,} characters", MAX_LENGTH)
+    position = len(text) - len(body)
     if not body.startswith(_PREFIX):
-        _refuse(text, f"{_PREFIX!r}", at)
-    at += len(_PREFIX)
-    *before, last = body.removeprefix(_PREFIX).split("~")
+        _fail(text, f"{_PREFIX!r}", position)
+    position += len(_PREFIX)
+    *complete, last = body.removeprefix(_PREFIX).split("~")
     segments = []
-    for link in before:
-        segments.append(_segment(text, link, at))
-        at += len(link) + 1
-    if before and not last:
+    for segment in complete:
+        segments.append(_parse_segment(text, segment, position))
+        position += len(segment) + 1
+    if complete and not last:
         return GtsId(tuple(segments))
-    if before and _UUID.fullmatch(last):
+    if complete and _UUID.fullmatch(last):
         return GtsId(tuple(segments), is_type=False, tail=UUID(last))
-    segments.append(_segment(text, last, at))
-    if not before:
-        _refuse(text, "'~': this names no type, and an instance stands behind its type", len(text))
+    segments.append(_parse_segment(text, last, position))
+    if not complete:
+        _fail(text, "'~', because an instance follows its type", len(text))
     return GtsId(tuple(segments), is_type=False)
 
 
-def schema_key(text: str) -> UUID | None:
-    """The UUID of a schema, given as it is or behind the schema's type; None for what can be no schema."""
-    kind, tilde, key = text.rpartition("~")
+def parse_schema_id(text: str) -> UUID | None:
+    """Parse the UUID of a schema, alone or after the schema's type; return None for any other text."""
+    type_id, tilde, key = text.rpartition("~")
     if tilde:
         try:
-            assert_schema_type(f"{kind}~")
+            parse_schema_type(f"{type_id}~")
         except Invalid:
             return None
-    return uuid(key)
+    return parse_uuid(key)
 
 
-def assert_schema_type(text: Any) -> str:
-    """The type id of a payload as it is stored, if a schema may be of that type."""
+def parse_schema_type(text: Any) -> str:
+    """Return the normalised type id of a payload, if a schema may have that type."""
     if not isinstance(text, str):
-        raise Invalid("bad_gts_id", f"a type id is text, such as {QUERY_RETURNS}")
-    # Other editions (query_returns.v1.2) are refused: searches find schemas by how their type's text begins.
-    kind = parse(text).text
-    if kind == BASE:
-        problem = f"is abstract; use {QUERY_RETURNS} or a type that derives from it"
-        raise Invalid("abstract_schema_type", f"{kind} {problem}", gts_id=kind)
-    if not kind.startswith(QUERY_RETURNS):
-        problem = f"is no type of query returns; use {QUERY_RETURNS} or a type that derives from it"
-    elif not kind.endswith("~"):
-        problem = "names an instance; a type ends in '~'"
-    elif len(kind) > MAX_STORED:
-        problem = f"has {len(kind)} characters; the type of a schema has at most {MAX_STORED}"
-    else:
-        return kind
-    raise Invalid("bad_schema_type", f"{kind} {problem}", gts_id=kind)
+        raise Invalid("bad_gts_id.not_text", {"query_returns": QUERY_RETURNS})
+    # Other versions (query_returns.v1.2) are an error: searches find schemas by the prefix of their type.
+    type_id = parse(text).text
+    if type_id == BASE_TYPE:
+        raise Invalid("abstract_schema_type", {"base": QUERY_RETURNS}, gts_id=type_id)
+    if not type_id.startswith(QUERY_RETURNS):
+        raise Invalid("bad_schema_type.other_type", {"base": QUERY_RETURNS}, gts_id=type_id)
+    if not type_id.endswith("~"):
+        raise Invalid("bad_schema_type.instance", gts_id=type_id)
+    if len(type_id) > MAX_STORED_LENGTH:
+        raise Invalid(
+            "bad_schema_type.too_long", {"length": len(type_id), "max_length": MAX_STORED_LENGTH}, gts_id=type_id
+        )
+    return type_id
 
 
-def _segment(given: str, link: str, at: int) -> Segment:
-    words = link.split(".")
-    _check_words(given, words, at)
-    if len(words) < _LEAST:
-        _refuse(given, f"'.' and {_WORDS[len(words)][0]}", at + len(link))
-    vendor, package, namespace, kind, version, *minor = words
-    return Segment(vendor, package, namespace, kind, int(version[1:]), int(minor[0]) if minor else None)
+def _parse_segment(text: str, segment: str, position: int) -> Segment:
+    parts = segment.split(".")
+    _check_parts(text, parts, position)
+    if len(parts) < _MIN_PARTS:
+        _fail(text, f"'.' and {_SEGMENT_PARTS[len(parts)][0]}", position + len(segment))
+    vendor, package, namespace, type, version, *minor = parts
+    return Segment(vendor, package, namespace, type, int(version[1:]), int(minor[0]) if minor else None)
 
 
-def _check_words(given: str, words: list[str], at: int) -> None:
-    for place, word in enumerate(words):
-        if place == len(_WORDS):
-            _refuse(given, "'~' or the end", at - 1)
-        wanted, shape = _WORDS[place]
-        if not shape.fullmatch(word):
-            _refuse(given, wanted, at)
-        at += len(word) + 1
+def _check_parts(text: str, parts: list[str], position: int) -> None:
+    for index, part in enumerate(parts):
+        if index == len(_SEGMENT_PARTS):
+            _fail(text, "'~' or the end", position - 1)
+        expected, pattern = _SEGMENT_PARTS[index]
+        if not pattern.fullmatch(part):
+            _fail(text, expected, position)
+        position += len(part) + 1
 
 
-def _refuse(given: str, wanted: str, position: int) -> NoReturn:
+def _fail(text: str, expected: str, position: int) -> NoReturn:
     raise Invalid(
-        "bad_gts_id",
-        f"this is no GTS id: expected {wanted} at position {position}",
-        gts_id=ascii(given[:MAX_LENGTH])[1:-1],  # whatever it is, it can be printed
+        "bad_gts_id.syntax",
+        {"expected": expected},
+        gts_id=ascii(text[:MAX_LENGTH])[1:-1],  # escaped, so that it can be printed
         position=position,
     )

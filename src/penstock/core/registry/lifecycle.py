@@ -1,106 +1,131 @@
-"""The life of a schema or a query: which state may follow which, who may say so, and what may still change in each."""
+"""Lifecycle of result schemas and queries: states, transitions, roles and editable members."""
 
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import Field, dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 from penstock.core.caller import Role
-from penstock.core.payload.object_reader import text
+from penstock.core.payload.object_reader import check_text
+from penstock.core.registry.revisions import RegistryEntry, RevisionContent
 from penstock.errors import Invalid, Unsupported
 
 
-class State(StrEnum):
+class LifecycleState(StrEnum):
     DRAFT = "DRAFT"
     ACTIVE = "ACTIVE"
     DEPRECATED = "DEPRECATED"
     ARCHIVED = "ARCHIVED"
 
 
+class LifecycleDraft(RevisionContent, Protocol):
+    """Content of an entry that its author controls, and its state."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def state(self) -> LifecycleState: ...
+
+
+class LifecycleEntry(RegistryEntry, Protocol):
+    """A stored result schema or query."""
+
+    @property
+    def draft(self) -> LifecycleDraft: ...
+    @property
+    def state_changed_at(self) -> datetime: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Transition:
     verb: str
-    role: Role  # the least that may do it
+    role: Role  # lowest role that may perform it
 
 
 TRANSITIONS = {
-    (State.DRAFT, State.ACTIVE): Transition("publish", Role.DEVELOPER),
-    (State.DRAFT, State.ARCHIVED): Transition("abandon", Role.DEVELOPER),
-    (State.ACTIVE, State.DEPRECATED): Transition("deprecate", Role.ADMIN),
-    (State.DEPRECATED, State.ACTIVE): Transition("reactivate", Role.ADMIN),
-    (State.DEPRECATED, State.ARCHIVED): Transition("archive", Role.ADMIN),
-    (State.ARCHIVED, State.DEPRECATED): Transition("restore", Role.ADMIN),
+    (LifecycleState.DRAFT, LifecycleState.ACTIVE): Transition("publish", Role.DEVELOPER),
+    (LifecycleState.DRAFT, LifecycleState.ARCHIVED): Transition("abandon", Role.DEVELOPER),
+    (LifecycleState.ACTIVE, LifecycleState.DEPRECATED): Transition("deprecate", Role.ADMIN),
+    (LifecycleState.DEPRECATED, LifecycleState.ACTIVE): Transition("reactivate", Role.ADMIN),
+    (LifecycleState.DEPRECATED, LifecycleState.ARCHIVED): Transition("archive", Role.ADMIN),
+    (LifecycleState.ARCHIVED, LifecycleState.DEPRECATED): Transition("restore", Role.ADMIN),
 }
 
 
-def editable(members: Iterable[str], lasting: Iterable[str]) -> Mapping[State, frozenset[str]]:
-    """What may still change in each state: all, then what was meant to last so long, then nothing."""
-    every, few = frozenset(members), frozenset(lasting)
-    return {State.DRAFT: every, State.ACTIVE: every, State.DEPRECATED: few, State.ARCHIVED: frozenset()}
+def editable_members(members: Iterable[str], lasting: Iterable[str]) -> Mapping[LifecycleState, frozenset[str]]:
+    """Return the editable members per state: all for DRAFT and ACTIVE, `lasting` for DEPRECATED, none for ARCHIVED."""
+    all_members, lasting_members = frozenset(members), frozenset(lasting)
+    return {
+        LifecycleState.DRAFT: all_members,
+        LifecycleState.ACTIVE: all_members,
+        LifecycleState.DEPRECATED: lasting_members,
+        LifecycleState.ARCHIVED: frozenset(),
+    }
 
 
-MEMBERS = ("name", "description", "fields", "metadata")  # what a change of a schema may be about
-EDITABLE = editable(MEMBERS, ("description", "metadata"))
+MEMBERS = ("name", "description", "fields", "metadata")  # editable members of a result schema
+EDITABLE = editable_members(MEMBERS, ("description", "metadata"))
 
 
-def first_state(value: Any, what: str) -> State:
-    if value not in (State.ACTIVE.value, State.DRAFT.value):
-        raise Invalid("bad_state", f"a new {what} is ACTIVE or DRAFT; later states are reached by transitions")
-    return State(value)
+def parse_initial_state(value: Any, what: str) -> LifecycleState:
+    if value not in (LifecycleState.ACTIVE.value, LifecycleState.DRAFT.value):
+        raise Invalid("bad_state.initial", {"what": what})
+    return LifecycleState(value)
 
 
-def asked_state(payload: Any) -> tuple[State, str | None]:
-    """The state that a transition is to lead to, and why: `{"to", "version", "reason"?}`."""
+def parse_transition(payload: Any) -> tuple[LifecycleState, str | None]:
+    """Parse a transition `{"to", "version", "reason"?}`, and return its state and reason."""
     if not isinstance(payload, dict) or set(payload) - {"to", "version", "reason"}:
-        raise Invalid("bad_payload", "a transition is an object with to, version and, if you like, reason")
-    to = next((state for state in State if state.value == payload.get("to")), None)
+        raise Invalid("bad_payload.transition")
+    to = next((state for state in LifecycleState if state.value == payload.get("to")), None)
     if to is None:
         raise Invalid(
-            "bad_state",
-            f"to must be one of {', '.join(State)}",
-            errors=[{"pointer": "/to", "message": f"send one of {', '.join(State)}"}],
+            "bad_state.transition",
+            {"valid": list(LifecycleState)},
+            errors=[{"pointer": "/to", "message": f"Send one of {', '.join(LifecycleState)}"}],
         )
     reason = payload.get("reason")
-    return to, None if reason is None else text(reason, "reason", 10_000)
+    return to, None if reason is None else check_text(reason, "reason", 10_000)
 
 
-def transition(current: State, to: State, what: str = "schema") -> Transition:
-    if found := TRANSITIONS.get((current, to)):
-        return found
+def find_transition(current: LifecycleState, to: LifecycleState, what: str = "schema") -> Transition:
+    if transition := TRANSITIONS.get((current, to)):
+        return transition
     possible = [end for start, end in TRANSITIONS if start is current]
     raise Unsupported(
         "illegal_transition",
-        f"a {what} that is {current} cannot become {to}; it can become {' or '.join(possible)}",
+        {"what": what},
         current=str(current),
         to=str(to),
         possible=[str(state) for state in possible],
     )
 
 
-def least_role(to: State) -> Role:
-    """Whoever has less than this gets nothing into that state, wherever it comes from."""
-    return min((each.role for (_, end), each in TRANSITIONS.items() if end is to), default=Role.DEVELOPER)
+def min_role(to: LifecycleState) -> Role:
+    """Return the lowest role that may move an entry into the state, from any other state."""
+    return min((transition.role for (_, end), transition in TRANSITIONS.items() if end is to), default=Role.DEVELOPER)
 
 
 def assert_editable(
-    state: State, changed: Set[str], editable: Mapping[State, Set[str]] = EDITABLE, what: str = "schema"
+    state: LifecycleState,
+    changed: Set[str],
+    editable: Mapping[LifecycleState, Set[str]] = EDITABLE,
+    what: str = "schema",
 ) -> None:
-    """Refuse a change of members that are settled in this state; what is archived takes no write at all."""
+    """Check that the changed members may change in this state. An archived entry is read-only."""
     free = editable[state]
-    refused = sorted(changed - free)
-    if refused or not free:
-        left = f"only {' and '.join(sorted(free))} can change" if free else "nothing can change"
-        raise Unsupported(
-            "read_only_state", f"the {what} is {state}: {left} in this state", state=str(state), members=refused
-        )
+    rejected = sorted(changed - free)
+    if rejected or not free:
+        key = "read_only_state.some" if free else "read_only_state.all"
+        raise Unsupported(key, {"what": what, "editable": sorted(free)}, state=str(state), members=rejected)
 
 
-def may_be_referenced(state: State) -> bool:
-    """By a new query; those that refer to it already keep working."""
-    return state is State.ACTIVE
+def can_be_referenced(state: LifecycleState) -> bool:
+    """Check whether a new query may use a result schema in this state. Existing references stay valid."""
+    return state is LifecycleState.ACTIVE
 
 
-def archive_due(state_changed_at: datetime, now: datetime, days: int) -> bool:
-    """Has a deprecated schema been one for long enough?"""
+def is_archive_due(state_changed_at: datetime, now: datetime, days: int) -> bool:
+    """Check whether a deprecated entry has reached the age for archiving."""
     return now - state_changed_at >= timedelta(days=days)

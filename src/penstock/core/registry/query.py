@@ -1,4 +1,4 @@
-"""A registered query: one SELECT with named parameters, and the schema that its result promises to fit."""
+"""Registered queries: one SELECT with named parameters and a result schema."""
 
 import re
 from collections.abc import Callable, Iterable, Set
@@ -7,56 +7,61 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from penstock.core.registry import gts
-from penstock.core.registry import revisions as kept
-from penstock.core.registry import lifecycle
-from penstock.core.payload import object_reader as reading
+from penstock.core.payload import object_reader
+from penstock.core.payload.object_reader import (
+    MAX_TEXT_LENGTH,
+    MemberError,
+    ObjectReader,
+    check_text,
+    escape_text,
+    raise_errors,
+)
+from penstock.core.registry import gts, lifecycle, revisions
+from penstock.core.registry.lifecycle import LifecycleState, editable_members, parse_initial_state
+from penstock.core.registry.query_parameters import QueryParameter, parse_default
+from penstock.core.registry.revisions import audit_fields, isoformat_utc
+from penstock.core.registry.schema_entry import MAX_NAME_LENGTH
 from penstock.core.result_schema import FieldType
-from penstock.core.registry.revisions import moment, stamps
-from penstock.core.registry.lifecycle import State, editable, first_state
-from penstock.core.registry.query_parameters import Parameter, default
-from penstock.core.payload.object_reader import Reading, error, refuse, shown, text
-from penstock.core.registry.schema_entry import MAX_NAME
 from penstock.errors import Invalid, Unsupported
 
-MAX_SQL = 100_000  # characters
+MAX_SQL_LENGTH = 100_000  # characters
 MAX_PARAMETERS = 100
-RESERVED = ("format", "versions")  # what a run is asked besides its parameters
-OURS = "_odata_"  # how the parameters begin that are put around a query
+RESERVED_PARAMETERS = ("format", "versions")  # names of a run's own parameters
+WRAPPER_PARAMETER_PREFIX = "_odata_"  # prefix of the parameters that wrap a query
 
-MEMBERS = ("name", "description", "sql", "parameters", "returns_schema_id")  # what a change may be about
-_EDITABLE = editable(MEMBERS, ("description",))
-_MANAGED = (
+MEMBERS = ("name", "description", "sql", "parameters", "returns_schema_id")  # editable members
+EDITABLE = editable_members(MEMBERS, ("description",))
+_SERVER_MEMBERS = (
     "id", "datasets", "version", "state_changed_at", "created_at", "created_by", "updated_at", "updated_by",
 )  # fmt: skip
-_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+_PARAMETER_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _SEPARATOR = re.compile(r"[/?#]")
 _TYPES = {str(kind): kind for kind in FieldType}
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
-    """A dataset that the SQL names."""
+class QueryDatasetRef:
+    """A dataset that the SQL references."""
 
     schema: str
     table: str
-    version: int | None = None  # None: the newest at the time of a run
+    version: int | None = None  # None: the newest version at the time of a run
 
     def as_json(self) -> dict[str, Any]:
-        shape: dict[str, Any] = {"schema_name": self.schema, "table_name": self.table}
-        return shape if self.version is None else {**shape, "version": self.version}
+        members: dict[str, Any] = {"schema_name": self.schema, "table_name": self.table}
+        return members if self.version is None else {**members, "version": self.version}
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
-    """What somebody wants a query to be."""
+class QueryDraft:
+    """Content of a query that its author controls."""
 
     name: str
     description: str | None
     sql: str
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[QueryParameter, ...]
     returns_schema_id: UUID
-    state: State = State.ACTIVE
+    state: LifecycleState = LifecycleState.ACTIVE
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -70,10 +75,10 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class RegisteredQuery:
     id: UUID
-    draft: Draft
-    datasets: tuple[Reference, ...]
+    draft: QueryDraft
+    datasets: tuple[QueryDatasetRef, ...]
     version: int
     state_changed_at: datetime
     created_at: datetime
@@ -82,162 +87,169 @@ class Query:
     updated_by: UUID
 
     @property
-    def state(self) -> State:
+    def state(self) -> LifecycleState:
         return self.draft.state
 
     def as_json(self) -> dict[str, Any]:
         return {
             "id": str(self.id),
             **self.draft.as_json(),
-            "datasets": [each.as_json() for each in self.datasets],
+            "datasets": [dataset.as_json() for dataset in self.datasets],
             "version": self.version,
-            "state_changed_at": moment(self.state_changed_at),
-            **stamps(self.created_at, self.created_by, self.updated_at, self.updated_by),
+            "state_changed_at": isoformat_utc(self.state_changed_at),
+            **audit_fields(self.created_at, self.created_by, self.updated_at, self.updated_by),
         }
 
 
 @dataclass(frozen=True, slots=True)
-class Revision(kept.Revision[Draft]):
-    """A query as one of its versions was, and how it came to be."""
+class QueryRevision(revisions.Revision[QueryDraft]):
+    """One revision of a query."""
 
-    datasets: tuple[Reference, ...]
+    datasets: tuple[QueryDatasetRef, ...]
 
     def as_json(self) -> dict[str, Any]:
-        return {**kept.Revision.as_json(self), "datasets": [each.as_json() for each in self.datasets]}
+        return {**revisions.Revision.as_json(self), "datasets": [dataset.as_json() for dataset in self.datasets]}
 
 
 # -- reading a query ---------------------------------------------------------------------------------------------------
 
 
-def entity(payload: Any) -> dict[str, Any]:
-    return reading.entity(payload, "a query with name, sql and returns_schema_id")
+def unwrap_query(payload: Any) -> dict[str, Any]:
+    """Return the object of a query in a payload."""
+    return object_reader.unwrap_entity(payload, "a query with name, sql and returns_schema_id")
 
 
-def drafted(payload: Any) -> Draft:
-    """A new query as it was sent. Everything that is wrong with it is told at once."""
-    return _draft(payload, lambda value: first_state(value, "query"))
+def parse_new_query(payload: Any) -> QueryDraft:
+    """Parse a new query.
+
+    Raises:
+        Invalid: with all errors
+    """
+    return _parse_draft(payload, lambda value: parse_initial_state(value, "query"))
 
 
-def revised(query: Query, payload: Any) -> Draft:
-    """A query as it is to be: all but its state is replaced."""
+def parse_query_update(query: RegisteredQuery, payload: Any) -> QueryDraft:
+    """Parse an update of a query, which replaces everything but its state."""
 
-    def same(value: Any) -> State:
+    def parse_state(value: Any) -> LifecycleState:
         if value != query.state.value:
-            raise Invalid(
-                "state_is_fixed", f"the state is {query.state} and cannot be changed here; use POST …/transitions"
-            )
+            raise Invalid("immutable_state", {"state": query.state})
         return query.state
 
-    return replace(_draft(payload, same), state=query.state)
+    return replace(_parse_draft(payload, parse_state), state=query.state)
 
 
-def check_placeholders(draft: Draft, names: Iterable[str]) -> None:
-    """Refuse a query whose SQL uses other parameters than it declares. DuckDB does not mind their case."""
+def check_placeholders(draft: QueryDraft, names: Iterable[str]) -> None:
+    """Check that the SQL uses exactly the declared parameters. DuckDB ignores their case."""
     used = {name.lower(): name for name in names}
     declared = {parameter.name.lower() for parameter in draft.parameters}
     errors = [
-        error("/sql", "undeclared_parameter", f"the SQL uses ${shown(name)}, which parameters do not declare")
+        MemberError.of("/sql", "undeclared_parameter", {"name": escape_text(name)})
         for key, name in used.items()
         if key not in declared
     ] + [
-        error(f"/parameters/{place}/name", "unused_parameter", f"the SQL does not use ${parameter.name}")
-        for place, parameter in enumerate(draft.parameters)
+        MemberError.of(f"/parameters/{index}/name", "unused_parameter", {"name": parameter.name})
+        for index, parameter in enumerate(draft.parameters)
         if parameter.name.lower() not in used
     ]
-    refuse("bad_placeholders", errors)
+    raise_errors("bad_placeholders", errors)
 
 
-def _draft(payload: Any, state: Callable[[Any], State]) -> Draft:
-    told = Reading(entity(payload), (*MEMBERS, "state"), also=_MANAGED)
-    draft = Draft(
-        name=told.take("name", _name, required=True),
-        description=told.take("description", reading.description),
-        sql=told.take("sql", _sql, required=True),
-        parameters=told.take("parameters", _parameters) or (),
-        returns_schema_id=told.take("returns_schema_id", _schema, required=True),
-        state=told.take("state", state) or State.ACTIVE,
+def _parse_draft(payload: Any, state: Callable[[Any], LifecycleState]) -> QueryDraft:
+    reader = ObjectReader(unwrap_query(payload))
+    reader.reject_unknown((*MEMBERS, "state"), ignored=_SERVER_MEMBERS)
+    draft = QueryDraft(
+        name=reader.read("name", _parse_name, required=True),
+        description=reader.text("description", None, max_length=MAX_TEXT_LENGTH),
+        sql=reader.read("sql", _parse_sql, required=True),
+        parameters=reader.read("parameters", _parse_parameters) or (),
+        returns_schema_id=reader.read("returns_schema_id", _parse_schema_id, required=True),
+        state=reader.read("state", state) or LifecycleState.ACTIVE,
     )
-    refuse("bad_query", told.errors)
+    raise_errors("bad_query", reader.errors)
     return draft
 
 
-def _name(value: Any) -> str:
-    name = text(value, "name", MAX_NAME)
+def _parse_name(value: Any) -> str:
+    name = check_text(value, "name", MAX_NAME_LENGTH)
     if not name.strip():
-        raise Invalid("missing_member", "name must not be blank")
-    if found := _SEPARATOR.search(name):
-        raise Invalid("bad_query_name", f"name must not hold {found[0]}: it is a part of addresses")
+        raise Invalid("missing_member.blank_name")
+    if match := _SEPARATOR.search(name):
+        raise Invalid("bad_query_name", {"character": match[0]})
     return name
 
 
-def _sql(value: Any) -> str:
-    sql = text(value, "sql", MAX_SQL)
+def _parse_sql(value: Any) -> str:
+    sql = check_text(value, "sql", MAX_SQL_LENGTH)
     if not sql.strip():
-        raise Invalid("missing_member", "sql must hold a SELECT")
+        raise Invalid("missing_member.blank_sql")
     return sql
 
 
-def _schema(value: Any) -> UUID:
-    if not isinstance(value, str) or (schema := gts.schema_key(value)) is None:
-        raise Invalid("bad_schema_id", f"returns_schema_id must be a schema's UUID or {gts.QUERY_RETURNS}<UUID>")
+def _parse_schema_id(value: Any) -> UUID:
+    if not isinstance(value, str) or (schema := gts.parse_schema_id(value)) is None:
+        raise Invalid("bad_schema_id", {"query_returns": gts.QUERY_RETURNS})
     return schema
 
 
-def _parameters(value: Any) -> tuple[Parameter, ...]:
+def _parse_parameters(value: Any) -> tuple[QueryParameter, ...]:
     if not isinstance(value, list):
-        raise Invalid("bad_parameter", "parameters must be a list of objects with name and type")
+        raise Invalid("bad_parameter.not_a_list")
     if len(value) > MAX_PARAMETERS:
-        raise Invalid("too_many_parameters", f"{len(value):,} parameters; at most {MAX_PARAMETERS} are allowed")
-    found, errors, taken = list[Parameter](), list[dict[str, Any]](), set[str]()
-    for place, item in enumerate(value):
-        pointer = f"/parameters/{place}"
+        raise Invalid("too_many_parameters", {"count": len(value), "max_parameters": MAX_PARAMETERS})
+    parameters, errors, names = list[QueryParameter](), list[MemberError](), set[str]()
+    for index, item in enumerate(value):
+        pointer = f"/parameters/{index}"
         if not isinstance(item, dict):
-            errors.append(error(pointer, "bad_parameter", "a parameter must be an object with name and type"))
+            errors.append(MemberError.of(pointer, "bad_parameter.not_an_object"))
             continue
-        told = Reading(item, ("name", "type", "required", "default"), pointer=pointer)
-        found.append(_parameter(told, taken))
-        errors += told.errors
-    refuse("bad_parameter", errors)
-    return tuple(found)
+        reader = ObjectReader(item, pointer=pointer, errors=errors)
+        reader.reject_unknown(("name", "type", "required", "default"))
+        parameters.append(_parse_parameter(reader, names))
+    raise_errors("bad_parameter.several", errors)
+    return tuple(parameters)
 
 
-def _parameter(told: Reading, taken: set[str]) -> Parameter:
-    def free(value: Any) -> str:
-        if not isinstance(value, str) or not _WORD.fullmatch(value):
-            rule = "use 1 to 128 letters, digits and _, and start with a letter or _"
-            raise Invalid("bad_parameter_name", f"this is no parameter name: {rule}")
-        if value.lower() in RESERVED or value.lower().startswith(OURS):
-            raise Invalid("reserved_parameter_name", f"{value} means something else to a run; choose another name")
-        if value.lower() in taken:
-            raise Invalid("doubled_parameter_name", f"there is a parameter {value} already, in this case or another")
-        taken.add(value.lower())
+def _parse_parameter(reader: ObjectReader, names: set[str]) -> QueryParameter:
+    def parse_name(value: Any) -> str:
+        if not isinstance(value, str) or not _PARAMETER_NAME.fullmatch(value):
+            raise Invalid("bad_parameter_name")
+        if value.lower() in RESERVED_PARAMETERS or value.lower().startswith(WRAPPER_PARAMETER_PREFIX):
+            raise Invalid("reserved_parameter_name", {"name": value})
+        if value.lower() in names:
+            raise Invalid("duplicate_parameter_name", {"name": value})
+        names.add(value.lower())
         return value
 
-    name, kind = told.take("name", free, required=True), told.take("type", _type, required=True)
-    otherwise = told.take("default", lambda value: default(kind, value)) if kind else None
-    required = told.take("required", _flag)
-    if required and otherwise is not None:
-        told.complain("required", Invalid("required_with_default", "what has a default is not required; drop one"))
-    return Parameter(name, kind, otherwise is None if required is None else required, otherwise)
+    name, type = (
+        reader.read("name", parse_name, required=True),
+        reader.read("type", _parse_parameter_type, required=True),
+    )
+    default_value = reader.read("default", lambda value: parse_default(type, value)) if type else None
+    required = reader.read("required", _parse_flag)
+    if required and default_value is not None:
+        reader.add_error("required", Invalid("required_with_default"))
+    return QueryParameter(name, type, default_value is None if required is None else required, default_value)
 
 
-def _type(value: Any) -> FieldType:
+def _parse_parameter_type(value: Any) -> FieldType:
     if not isinstance(value, str) or value not in _TYPES:
-        raise Invalid("bad_parameter_type", f"a parameter is one of {', '.join(_TYPES)}")
+        raise Invalid("bad_parameter_type", {"valid": list(_TYPES)})
     return _TYPES[value]
 
 
-def _flag(value: Any) -> bool:
+def _parse_flag(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise Invalid("bad_parameter", "required must be true or false")
+        raise Invalid("bad_parameter.required_not_boolean")
     return value
 
 
-def assert_editable(state: State, changed: Set[str]) -> None:
-    lifecycle.assert_editable(state, changed, _EDITABLE, "query")
+def assert_editable(state: LifecycleState, changed: Set[str]) -> None:
+    """Check that the changed members of a query may change in this state."""
+    lifecycle.assert_editable(state, changed, EDITABLE, "query")
 
 
-def assert_runnable(query: Query) -> None:
-    if query.state is State.ARCHIVED:
-        told = f"the query {query.draft.name!r} is ARCHIVED and cannot be run; an admin may restore it"
-        raise Unsupported("query_archived", told, query_id=str(query.id))
+def assert_runnable(query: RegisteredQuery) -> None:
+    """Check that a query may run."""
+    if query.state is LifecycleState.ARCHIVED:
+        raise Unsupported("query_archived", {"name": query.draft.name}, query_id=str(query.id))

@@ -1,4 +1,4 @@
-"""The parameters of a query: what it declares, and the values of a run."""
+"""Query parameters: declarations, and the values of a run."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -7,100 +7,102 @@ from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from penstock.core.result_schema import FieldType, good
-from penstock.core.names import unstorable
-from penstock.core.payload.object_reader import error, refuse, shown
+from penstock.core.names import has_invalid_characters
+from penstock.core.payload.object_reader import MemberError, escape_text, raise_errors
+from penstock.core.result_schema import FieldType, is_valid
 from penstock.errors import Invalid
 
-MAX_TEXT = 100_000  # characters of a value
-MAX_DIGITS = 38  # of a number, before and after the point: what a decimal can hold
+MAX_TEXT_LENGTH = 100_000  # of a value
+MAX_DIGITS = 38  # of a number, before and after the decimal point: the limit of a decimal
 
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]{1,9})?")
-_WANTED = {
-    FieldType.STRING: f"text of at most {MAX_TEXT:,} characters, without NUL",
+_EXPECTED_VALUES = {
+    FieldType.STRING: f"text of at most {MAX_TEXT_LENGTH:,} characters, without NUL",
     FieldType.NUMBER: f"a number of at most {MAX_DIGITS} digits, such as 12 or 0.5",
     FieldType.BOOLEAN: "true or false",
-    FieldType.DATE: "a day, such as 2026-01-31",
-    FieldType.DATETIME: "a moment, such as 2026-01-31T10:00:00Z",
+    FieldType.DATE: "a date, such as 2026-01-31",
+    FieldType.DATETIME: "a date and time, such as 2026-01-31T10:00:00Z",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class QueryParameter:
     name: str
     type: FieldType
     required: bool = True
-    default: Any = None  # as JSON has it
+    default: Any = None  # JSON value
 
     def as_json(self) -> dict[str, Any]:
-        shape = {"name": self.name, "type": str(self.type), "required": self.required}
-        return shape if self.default is None else {**shape, "default": self.default}
+        members = {"name": self.name, "type": str(self.type), "required": self.required}
+        return members if self.default is None else {**members, "default": self.default}
 
 
-def values(parameters: Sequence[Parameter], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The value of each parameter: from text of a URL, from JSON or from Python. None counts as not given."""
-    known = [parameter.name for parameter in parameters]
-    there = f"there are {', '.join(known)}" if known else "the query has none"
+def parse_parameter_values(parameters: Sequence[QueryParameter], raw_values: Mapping[str, Any]) -> dict[str, Any]:
+    """Parse the value of each parameter: text of a URL, JSON or Python. None counts as absent."""
+    names = [parameter.name for parameter in parameters]
+    key = "unknown_parameter.of_query" if names else "unknown_parameter.query_without_parameters"
     errors = [
-        error(f"/{shown(name)}", "unknown_parameter", f"there is no parameter '{shown(name)}'; {there}")
-        for name in given
-        if name not in known
+        MemberError.of(f"/{escape_text(name)}", key, {"name": escape_text(name), "valid": names})
+        for name in raw_values
+        if name not in names
     ]
-    found = dict.fromkeys(known)
+    values = dict.fromkeys(names)
     for parameter in parameters:
-        value = given.get(parameter.name)
+        value = raw_values.get(parameter.name)
         value = parameter.default if value is None else value
         if value is None and parameter.required:
-            problem = f"parameter {parameter.name} is required: {_WANTED[parameter.type]}"
-            errors.append(error(f"/{parameter.name}", "missing_parameter", problem))
+            details = {"name": parameter.name, "expected": _EXPECTED_VALUES[parameter.type]}
+            errors.append(MemberError.of(f"/{parameter.name}", "missing_parameter.of_query", details))
         elif value is not None:
             try:
-                found[parameter.name] = _read(parameter.type, value)
-            except Invalid as refusal:
-                problem = f"parameter {parameter.name}: {refusal.message}"
-                errors.append(error(f"/{parameter.name}", refusal.reason, problem))
-    refuse("bad_parameters", errors, "{message}")
-    return found
+                values[parameter.name] = _parse_value(parameter.type, value)
+            except Invalid:
+                details = {"name": parameter.name, "expected": _EXPECTED_VALUES[parameter.type]}
+                errors.append(MemberError.of(f"/{parameter.name}", "bad_value.parameter", details))
+    raise_errors("bad_parameters", errors)
+    return values
 
 
-def default(kind: FieldType, given: Any) -> Any:
-    """A default as it is kept, if it is one that JSON can have for this type."""
-    if not good(kind, given):
-        raise Invalid("bad_value", f"expected {_WANTED[kind]}")
-    _read(kind, given)
-    return int(given) if isinstance(given, float) and given.is_integer() else given  # as every database gives it back
+def parse_default(field_type: FieldType, value: Any) -> Any:
+    """Check a default value and return it in its stored form."""
+    if not is_valid(field_type, value):
+        raise Invalid("bad_value", {"expected": _EXPECTED_VALUES[field_type]})
+    _parse_value(field_type, value)
+    return int(value) if isinstance(value, float) and value.is_integer() else value  # as every database returns it
 
 
-def _read(kind: FieldType, value: Any) -> Any:
-    found = None
-    match kind, value:
+def _parse_value(field_type: FieldType, value: Any) -> Any:
+    parsed = None
+    match field_type, value:
         case (FieldType.BOOLEAN, bool()) | (FieldType.STRING, str()):
-            found = value
+            parsed = value
         case FieldType.BOOLEAN, "true" | "false":
-            found = value == "true"
+            parsed = value == "true"
         case (FieldType.NUMBER, bool()) | (FieldType.DATE, datetime()):
-            pass  # to Python they are an int and a date
+            pass  # in Python a bool is an int, and a datetime is a date
         case FieldType.NUMBER, int() | float() | Decimal() | str():
-            found = _number(value)
+            parsed = _parse_number(value)
         case FieldType.DATE, date():
-            found = value
-        case FieldType.DATE, str() if good(kind, value):
-            found = date.fromisoformat(value)
+            parsed = value
+        case FieldType.DATE, str() if is_valid(field_type, value):
+            parsed = date.fromisoformat(value)
         case FieldType.DATETIME, datetime():
-            found = _instant(value)
-        case FieldType.DATETIME, str() if good(kind, value):
-            found = _instant(datetime.fromisoformat(value.upper()))
-    if found is None or (isinstance(found, str) and (len(found) > MAX_TEXT or unstorable(found))):
-        raise Invalid("bad_value", f"expected {_WANTED[kind]}")
-    return found
+            parsed = _to_utc(value)
+        case FieldType.DATETIME, str() if is_valid(field_type, value):
+            parsed = _to_utc(datetime.fromisoformat(value.upper()))
+    if parsed is None or (
+        isinstance(parsed, str) and (len(parsed) > MAX_TEXT_LENGTH or has_invalid_characters(parsed))
+    ):
+        raise Invalid("bad_value", {"expected": _EXPECTED_VALUES[field_type]})
+    return parsed
 
 
-def _number(given: float | Decimal | str) -> int | Decimal | None:
-    """Equal numbers become the same value, however they were written: the type of a decimal depends on its digits."""
-    if isinstance(given, str) and not _NUMBER.fullmatch(given):
+def _parse_number(value: float | Decimal | str) -> int | Decimal | None:
+    """Parse a number. Equal numbers give the same value, because the type of a decimal depends on its digits."""
+    if isinstance(value, str) and not _NUMBER.fullmatch(value):
         return None
     try:
-        number = Decimal(repr(given) if isinstance(given, float) else given)
+        number = Decimal(repr(value) if isinstance(value, float) else value)
     except InvalidOperation:
         return None
     if not number.is_finite() or number.adjusted() >= MAX_DIGITS:
@@ -116,8 +118,8 @@ def _number(given: float | Decimal | str) -> int | Decimal | None:
     return Decimal((sign, tuple(map(int, short)), -scale))
 
 
-def _instant(value: datetime) -> datetime | None:
+def _to_utc(value: datetime) -> datetime | None:
     try:
         return value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
-    except OverflowError:  # before the year 1 or after 9999, in UTC
+    except OverflowError:  # outside of the years 1 to 9999 in UTC
         return None

@@ -1,25 +1,47 @@
-"""What is kept in versions: who changed it and when, in what two versions differ, and how each came to be."""
+"""Versioned entries and their revisions: audit members, comparison and serialisation."""
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import Field, dataclass, replace
 from datetime import datetime
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from uuid import UUID
 
 
-class Draft(Protocol):
-    """What somebody wants it to be."""
+class RegistryEntry(Protocol):
+    """A stored result schema, query or pipeline: a frozen dataclass with a version number."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def id(self) -> UUID: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def created_at(self) -> datetime: ...
+    @property
+    def created_by(self) -> UUID: ...
+    @property
+    def updated_at(self) -> datetime: ...
+    @property
+    def updated_by(self) -> UUID: ...
+
+
+E = TypeVar("E", bound=RegistryEntry)
+
+
+class RevisionContent(Protocol):
+    """Content of a revision that can be serialised as JSON."""
 
     def as_json(self) -> dict[str, Any]: ...
 
 
-D = TypeVar("D", bound=Draft)
+D = TypeVar("D", bound=RevisionContent)
 
 
 @dataclass(frozen=True, slots=True)
 class Revision(Generic[D]):
-    """One version of it, and how that came to be."""
+    """One stored state of an entry, with author, time and kind of change."""
 
     version: int
     draft: D
@@ -34,31 +56,36 @@ class Revision(Generic[D]):
             "version": self.version,
             "change": self.change,
             "reason": self.reason,
-            "changed_at": moment(self.changed_at),
+            "changed_at": isoformat_utc(self.changed_at),
             "changed_by": str(self.changed_by),
             "author": self.author,
             **self.draft.as_json(),
         }
 
 
-def stamps(created_at: datetime, created_by: UUID, updated_at: datetime, updated_by: UUID) -> dict[str, str]:
+def next_revision(entry: E, at: datetime, user: UUID, **changes: Any) -> E:
+    """Return the entry after a change by a user: changed members, the next version number, new audit members."""
+    return replace(entry, version=entry.version + 1, updated_at=at, updated_by=user, **changes)
+
+
+def audit_fields(created_at: datetime, created_by: UUID, updated_at: datetime, updated_by: UUID) -> dict[str, str]:
     return {
-        "created_at": moment(created_at),
+        "created_at": isoformat_utc(created_at),
         "created_by": str(created_by),
-        "updated_at": moment(updated_at),
+        "updated_at": isoformat_utc(updated_at),
         "updated_by": str(updated_by),
     }
 
 
-def changed(before: Draft, after: Draft, members: Iterable[str]) -> set[str]:
-    """The members in which they differ, as JSON has them: Python takes 1 for True."""
+def changed_members(before: RevisionContent, after: RevisionContent, members: Iterable[str]) -> set[str]:
+    """Return the members that differ as JSON; Python would take 1 and True as equal."""
     old, new = before.as_json(), after.as_json()
-    return {member for member in members if _written(old[member]) != _written(new[member])}
+    return {member for member in members if _canonical_json(old[member]) != _canonical_json(new[member])}
 
 
-def moment(when: datetime) -> str:
-    return when.isoformat(timespec="microseconds").replace("+00:00", "Z")
+def isoformat_utc(time: datetime) -> str:
+    return time.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def _written(value: Any) -> str:
+def _canonical_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True)

@@ -1,4 +1,4 @@
-"""Entries of the registry: schemas of what queries return, as people send them and as they are kept."""
+"""Registry entries: result schemas with revisions and lifecycle."""
 
 import math
 from collections.abc import Mapping
@@ -7,37 +7,35 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from penstock.core import result_schema as contract
-from penstock.core.registry import gts
-from penstock.core.registry import revisions as kept
-from penstock.core.registry import lifecycle
-from penstock.core.payload import object_reader as reading
-from penstock.core.result_schema import Field
-from penstock.core.registry.revisions import moment, stamps
-from penstock.core.registry.lifecycle import MEMBERS, State
-from penstock.core.payload.object_reader import MAX_TEXT, Reading, text
+from penstock.core import result_schema
+from penstock.core.payload import object_reader
+from penstock.core.payload.object_reader import MAX_TEXT_LENGTH, MemberError, ObjectReader, check_text, list_entries
+from penstock.core.registry import gts, lifecycle, revisions
+from penstock.core.registry.lifecycle import MEMBERS, LifecycleState
+from penstock.core.registry.revisions import audit_fields, isoformat_utc
+from penstock.core.result_schema import ResultField
 from penstock.errors import Invalid
 
-MAX_NAME = 500
+MAX_NAME_LENGTH = 500
 _MAX_DEPTH = 32
-_MAX_VALUES = 10_000  # in the metadata of one entry
+_MAX_VALUES = 10_000  # of the metadata of one entry
 
-_FIXED = ("type_id", "state")  # may be sent with a change, but not changed by it
-_MANAGED = (
+_IMMUTABLE_MEMBERS = ("type_id", "state")  # may be part of an update, but cannot change
+_SERVER_MEMBERS = (
     "id", "gts_id", "tenant_id", "version", "state_changed_at", "created_at", "created_by", "updated_at", "updated_by",
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
-    """What somebody wants an entry to say."""
+class SchemaDraft:
+    """Content of a result schema that its author controls."""
 
     name: str
     description: str | None
-    fields: tuple[Field, ...]
+    fields: tuple[ResultField, ...]
     metadata: Mapping[str, Any] | None
     type_id: str = gts.QUERY_RETURNS
-    state: State = State.ACTIVE
+    state: LifecycleState = LifecycleState.ACTIVE
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -50,10 +48,10 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class SchemaEntry:
     id: UUID
-    tenant: UUID | None  # None: built in, for everybody
-    draft: Draft
+    tenant: UUID | None  # None: built in, visible to all tenants
+    draft: SchemaDraft
     version: int
     state_changed_at: datetime
     created_at: datetime
@@ -63,7 +61,7 @@ class Entry:
 
     @property
     def gts_id(self) -> str:
-        return f"{self.draft.type_id}{self.id}" if self.tenant else gts.QUERY_RETURNS  # which is the one built-in type
+        return f"{self.draft.type_id}{self.id}" if self.tenant else gts.QUERY_RETURNS  # the only built-in type
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -73,133 +71,131 @@ class Entry:
             "type_id": self.draft.type_id,
             **self.draft.as_json(),
             "version": self.version,
-            "state_changed_at": moment(self.state_changed_at),
-            **stamps(self.created_at, self.created_by, self.updated_at, self.updated_by),
+            "state_changed_at": isoformat_utc(self.state_changed_at),
+            **audit_fields(self.created_at, self.created_by, self.updated_at, self.updated_by),
         }
 
 
 @dataclass(frozen=True, slots=True)
-class Revision(kept.Revision[Draft]):
-    """An entry as one of its versions was, and how it came to be."""
+class SchemaRevision(revisions.Revision[SchemaDraft]):
+    """One revision of a result schema."""
 
 
 def name_key(name: str) -> str:
-    """The name as it is compared: outer blanks and case do not count."""
+    """Return the name for comparison, without outer blanks and case."""
     return name.strip().casefold()
 
 
-def entity(payload: Any) -> dict[str, Any]:
-    return reading.entity(payload, "a schema with name, type_id and fields")
+def unwrap_schema(payload: Any) -> dict[str, Any]:
+    """Return the object of a result schema in a payload."""
+    return object_reader.unwrap_entity(payload, "a schema with name, type_id and fields")
 
 
-def drafted(payload: Mapping[str, Any]) -> Draft:
-    """A new entry as it was sent. Everything that is wrong with it is told at once."""
-    told = _reading(payload)
-    draft = Draft(
-        name=told.take("name", _name, required=_nameless()),
-        type_id=told.take("type_id", gts.assert_schema_type, required=True),
-        description=told.take("description", reading.description),
-        fields=told.take("fields", contract.fields, required=True),
-        metadata=told.take("metadata", _metadata),
-        state=told.take("state", lambda value: lifecycle.first_state(value, "schema")) or State.ACTIVE,
+def parse_new_schema(payload: Mapping[str, Any]) -> SchemaDraft:
+    """Parse a new result schema.
+
+    Raises:
+        Invalid: with all errors
+    """
+    reader = _object_reader(payload)
+    draft = SchemaDraft(
+        name=reader.read("name", _parse_name, required=_missing_name()),
+        type_id=reader.read("type_id", gts.parse_schema_type, required=True),
+        description=reader.text("description", None, max_length=MAX_TEXT_LENGTH),
+        fields=reader.read("fields", result_schema.parse_fields, required=True),
+        metadata=reader.read("metadata", _parse_metadata),
+        state=reader.read("state", lambda value: lifecycle.parse_initial_state(value, "schema"))
+        or LifecycleState.ACTIVE,
     )
-    _refuse(told)
+    _raise_errors(reader)
     return draft
 
 
-def revised(entry: Entry, payload: Mapping[str, Any]) -> Draft:
-    """An entry as it is to be: name, description, fields and metadata are replaced, the rest must be as it is."""
-    told, before = _reading(payload), entry.draft
+def parse_schema_update(entry: SchemaEntry, payload: Mapping[str, Any]) -> SchemaDraft:
+    """Parse an update, which replaces name, description, fields and metadata. Other members must not change."""
+    reader, current = _object_reader(payload), entry.draft
 
-    def same(member: str, value: str) -> Any:
-        def check(given: Any) -> None:
-            if str(given).removeprefix("gts://") != value:
-                raise Invalid(
-                    f"{member}_is_fixed",
-                    f"{member} is {value} and cannot be changed here"
-                    + ("; use POST …/transitions" if member == "state" else ""),
-                )
+    def check_unchanged(member: str, value: str) -> Any:
+        def check(received: Any) -> None:
+            if str(received).removeprefix("gts://") != value:
+                raise Invalid(f"immutable_{member}", {member: value})
 
         return check
 
-    told.take("type_id", same("type_id", before.type_id))
-    told.take("state", same("state", before.state.value))
+    reader.read("type_id", check_unchanged("type_id", current.type_id))
+    reader.read("state", check_unchanged("state", current.state.value))
     draft = replace(
-        before,
-        name=told.take("name", _name, required=_nameless()),
-        description=told.take("description", reading.description),
-        fields=told.take("fields", contract.fields, required=True),
-        metadata=told.take("metadata", _metadata),
+        current,
+        name=reader.read("name", _parse_name, required=_missing_name()),
+        description=reader.text("description", None, max_length=MAX_TEXT_LENGTH),
+        fields=reader.read("fields", result_schema.parse_fields, required=True),
+        metadata=reader.read("metadata", _parse_metadata),
     )
-    _refuse(told)
+    _raise_errors(reader)
     return draft
 
 
-def _reading(payload: Mapping[str, Any]) -> Reading:
-    return Reading(payload, (*MEMBERS, *_FIXED), also=_MANAGED, stranger="{!r} is no member of a schema")
+def _object_reader(payload: Mapping[str, Any]) -> ObjectReader:
+    reader = ObjectReader(payload)
+    reader.reject_unknown((*MEMBERS, *_IMMUTABLE_MEMBERS), ignored=_SERVER_MEMBERS)
+    return reader
 
 
-def _refuse(told: Reading) -> None:
-    if told.refusals:  # what the contract has a sentence for goes first
-        first = next((each for each in told.refusals if each.reason == "non_scalar_field"), told.refusals[0])
-        raise Invalid(first.reason, first.message, **{**first.context, "errors": told.errors})
+def _raise_errors(reader: ObjectReader) -> None:
+    if reader.errors:
+        main = result_schema.main_error(reader.errors)
+        raise Invalid(main.reason, main.message, **{**main.context, "errors": list_entries(reader.errors)})
 
 
 def assert_patchable(changes: Mapping[str, Any]) -> None:
-    """Refuse a merge patch that names what an entry has not, or would take away what it must have."""
-    unknown = sorted(set(changes) - {*MEMBERS, *_FIXED, *_MANAGED})
-    fixed = [member for member in _FIXED if member in changes and changes[member] is None]
-    if unknown or fixed:
-        member = [*unknown, *fixed][0]
-        what = "is no member of a schema" if unknown else "cannot be taken away"
-        errors = [
-            {
-                "pointer": f"/{each}",
-                "message": f"leave it out; a patch may hold {', '.join(MEMBERS)} and version",
-                "code": "unknown_member",
-            }
-            for each in unknown + fixed
-        ]
-        raise Invalid("unknown_member", f"{member[:80]!r} {what}; there are {', '.join(MEMBERS)}", errors=errors)
+    """Check that a merge patch names only members of an entry, and removes no required one."""
+    unknown = sorted(set(changes) - {*MEMBERS, *_IMMUTABLE_MEMBERS, *_SERVER_MEMBERS})
+    removed = [member for member in _IMMUTABLE_MEMBERS if member in changes and changes[member] is None]
+    if unknown or removed:
+        members = [*unknown, *removed]
+        errors = [MemberError.of(f"/{name}", "unknown_member.patch", {"members": MEMBERS}) for name in members]
+        key = "unknown_member.schema" if unknown else "unknown_member.required"
+        raise Invalid(key, {"member": members[0][:80], "valid": MEMBERS}, errors=list_entries(errors))
 
 
-def _name(value: Any) -> str:
-    name = text(value, "name", MAX_NAME)
+def _parse_name(value: Any) -> str:
+    name = check_text(value, "name", MAX_NAME_LENGTH)
     if not name.strip():
-        raise _nameless()
+        raise _missing_name()
     return name
 
 
-def _nameless() -> Invalid:
-    return Invalid("missing_member", "Schema name is required")
+def _missing_name() -> Invalid:
+    return Invalid("missing_member.schema_name")
 
 
-def _metadata(value: Any) -> dict[str, Any]:
+def _parse_metadata(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise Invalid("bad_metadata", "metadata must be a JSON object")
+        raise Invalid("bad_metadata.not_an_object")
     count = [0]
 
-    def plain(each: Any, depth: int) -> Any:
+    def normalize(item: Any, depth: int) -> Any:
         count[0] += 1
         if depth > _MAX_DEPTH or count[0] > _MAX_VALUES:
-            raise Invalid(
-                "bad_metadata", f"metadata goes deeper than {_MAX_DEPTH} levels or has over {_MAX_VALUES:,} values"
-            )
-        match each:
+            raise Invalid("bad_metadata.too_large", {"max_depth": _MAX_DEPTH, "max_values": _MAX_VALUES})
+        match item:
             case dict():
-                return {text(key, "a name in metadata", 1000): plain(one, depth + 1) for key, one in each.items()}
+                return {
+                    check_text(key, "A name in metadata", 1000): normalize(child, depth + 1)
+                    for key, child in item.items()
+                }
             case list():
-                return [plain(one, depth + 1) for one in each]
+                return [normalize(child, depth + 1) for child in item]
             case str():
-                return text(each, "a text in metadata", MAX_TEXT)
-            case float() if not math.isfinite(each):
-                raise Invalid("bad_metadata", "metadata holds a number that JSON does not have")
-            case float() if each.is_integer() and abs(each) >= 2**53:
-                return int(each)  # databases would give back one or the other
-        return each
+                return check_text(item, "A text in metadata", MAX_TEXT_LENGTH)
+            case float() if not math.isfinite(item):
+                raise Invalid("bad_metadata.not_finite")
+            case float() if item.is_integer() and abs(item) >= 2**53:
+                return int(item)  # databases would return either an integer or a float
+        return item
 
     try:
-        found: dict[str, Any] = plain(value, 0)
+        metadata: dict[str, Any] = normalize(value, 0)
     except RecursionError:
-        raise Invalid("bad_metadata", f"metadata goes deeper than {_MAX_DEPTH} levels") from None
-    return found
+        raise Invalid("bad_metadata.too_deep", {"max_depth": _MAX_DEPTH}) from None
+    return metadata

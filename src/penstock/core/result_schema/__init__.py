@@ -1,42 +1,52 @@
-"""What a query promises to return: the fields of a row, how a promise may change, and whether results keep it.
+"""Result schemas: the declared fields of a query's rows, their changes, and the validation of results.
 
-fields(payload)  inferred(schema)  inferred_rows(rows)     a promise, read or proposed
-diff(old, new)   breaking(old, new)                        how it changes, and whom that breaks
-check_rows(fields, rows)                                   rows as JSON brings them
-check_batches(fields, schema, batches)                     a result as columns; `Checker` for one that streams by
-certain_mismatches(fields, schema)                         what names and types of columns prove wrong before any row
+parse_fields(payload)  infer_fields(schema)  infer_fields_from_rows(rows)    parse or infer a result schema
+diff(old, new)   breaking_differences(old, new)                              compare two result schemas
+check_rows(fields, rows)                                                     validate JSON rows
+check_batches(fields, schema, batches)                                       validate columns; `ColumnChecker` for a stream
+schema_mismatches(fields, schema)                                            find mismatches by column names and types
 """
 
-from penstock.core.result_schema.check_columns import Checker, certain_mismatches, check_batches
-from penstock.core.result_schema.diff import Change, Difference, breaking, diff
-from penstock.core.result_schema.field import Field, FieldType, field_type, json_schema
-from penstock.core.result_schema.parse import (MAX_DESCRIPTION, MAX_FIELDS, ONLY_SCALARS, fields, inferred, inferred_rows, stored)
+from penstock.core.result_schema.check_columns import ColumnChecker, check_batches, schema_mismatches
 from penstock.core.result_schema.check_rows import check_rows
-from penstock.core.result_schema.values import good, json_type
-from penstock.core.result_schema.report import MAX_DESCRIBED, Verdict
+from penstock.core.result_schema.diff import DiffKind, SchemaDifference, breaking_differences, diff
+from penstock.core.result_schema.field import FieldType, ResultField, field_type, json_schema
+from penstock.core.result_schema.parse import (
+    MAX_DESCRIPTION,
+    MAX_FIELDS,
+    ONLY_SCALARS,
+    fields_from_json,
+    infer_fields,
+    infer_fields_from_rows,
+    main_error,
+    parse_fields,
+)
+from penstock.core.result_schema.report import MAX_DESCRIBED, ValidationReport
+from penstock.core.result_schema.values import is_valid, json_type
 
 __all__ = [
     "MAX_DESCRIBED",
     "MAX_DESCRIPTION",
     "MAX_FIELDS",
     "ONLY_SCALARS",
-    "Change",
-    "Checker",
-    "Difference",
-    "Field",
+    "ColumnChecker",
+    "DiffKind",
     "FieldType",
-    "Verdict",
-    "breaking",
-    "certain_mismatches",
+    "ResultField",
+    "SchemaDifference",
+    "ValidationReport",
+    "breaking_differences",
     "check_batches",
     "check_rows",
     "diff",
     "field_type",
-    "fields",
-    "good",
-    "inferred",
-    "inferred_rows",
+    "fields_from_json",
+    "infer_fields",
+    "infer_fields_from_rows",
+    "is_valid",
     "json_schema",
     "json_type",
-    "stored",
+    "main_error",
+    "parse_fields",
+    "schema_mismatches",
 ]

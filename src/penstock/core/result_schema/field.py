@@ -1,4 +1,4 @@
-"""A field of a promise: what it is called, which values it takes, and whether it may be without one."""
+"""Fields of a result schema: name, type, and whether a value is required."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class FieldType(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class ResultField:
     name: str
     type: FieldType
     optional: bool = False
@@ -30,39 +30,39 @@ class Field:
         return f"{self.type}[]" if self.array else str(self.type)
 
     def as_json(self) -> dict[str, Any]:
-        shape: dict[str, Any] = {"name": self.name, "type": str(self.type), "optional": self.optional}
+        members: dict[str, Any] = {"name": self.name, "type": str(self.type), "optional": self.optional}
         if self.array:
-            shape["array"] = True
+            members["array"] = True
         if self.description is not None:
-            shape["description"] = self.description
-        return shape
+            members["description"] = self.description
+        return members
 
 
-_ARROW: list[tuple[Callable[[pa.DataType], bool], FieldType]] = [
+_ARROW_TESTS: list[tuple[Callable[[pa.DataType], bool], FieldType]] = [
     (pt.is_boolean, FieldType.BOOLEAN),
     (lambda t: pt.is_integer(t) or pt.is_floating(t) or pt.is_decimal(t), FieldType.NUMBER),
     (lambda t: pt.is_string(t) or pt.is_large_string(t) or pt.is_string_view(t), FieldType.STRING),
     (pt.is_date, FieldType.DATE),
     (pt.is_timestamp, FieldType.DATETIME),
 ]
-_LISTS = (pt.is_list, pt.is_large_list, pt.is_fixed_size_list, pt.is_list_view, pt.is_large_list_view)
+_LIST_TESTS = (pt.is_list, pt.is_large_list, pt.is_fixed_size_list, pt.is_list_view, pt.is_large_list_view)
 
 
-def field_type(given: pa.DataType) -> tuple[FieldType, bool] | None:
-    """Which fields a column of this type can fill, and whether as an array; None for none."""
-    if is_list(given):
-        item = field_type(given.value_type)
+def field_type(data_type: pa.DataType) -> tuple[FieldType, bool] | None:
+    """Return the field type for an Arrow type, and whether it is an array; None if there is none."""
+    if is_list(data_type):
+        item = field_type(data_type.value_type)
         return None if item is None or item[1] else (item[0], True)
-    if pt.is_dictionary(given):
-        return field_type(given.value_type)
-    return next(((kind, False) for is_such, kind in _ARROW if is_such(given)), None)
+    if pt.is_dictionary(data_type):
+        return field_type(data_type.value_type)
+    return next(((declared, False) for matches, declared in _ARROW_TESTS if matches(data_type)), None)
 
 
-def is_list(given: pa.DataType) -> bool:
-    return any(is_such(given) for is_such in _LISTS)
+def is_list(data_type: pa.DataType) -> bool:
+    return any(matches(data_type) for matches in _LIST_TESTS)
 
 
-_SCHEMAS: dict[FieldType, dict[str, str]] = {
+_JSON_SCHEMAS: dict[FieldType, dict[str, str]] = {
     FieldType.STRING: {"type": "string"},
     FieldType.NUMBER: {"type": "number"},
     FieldType.BOOLEAN: {"type": "boolean"},
@@ -71,8 +71,8 @@ _SCHEMAS: dict[FieldType, dict[str, str]] = {
 }
 
 
-def json_schema(name: str, description: str | None, fields: Sequence[Field]) -> dict[str, Any]:
-    """One row, told to those who read JSON Schema."""
+def json_schema(name: str, description: str | None, fields: Sequence[ResultField]) -> dict[str, Any]:
+    """Return the JSON Schema of one row."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": name,
@@ -84,9 +84,9 @@ def json_schema(name: str, description: str | None, fields: Sequence[Field]) -> 
     }
 
 
-def _property(field: Field) -> dict[str, Any]:
-    scalar = _SCHEMAS[field.type]
-    shape: dict[str, Any] = {"type": "array", "items": dict(scalar)} if field.array else dict(scalar)
+def _property(field: ResultField) -> dict[str, Any]:
+    scalar = _JSON_SCHEMAS[field.type]
+    schema: dict[str, Any] = {"type": "array", "items": dict(scalar)} if field.array else dict(scalar)
     if field.optional:
-        shape["type"] = [shape["type"], "null"]
-    return shape if field.description is None else {**shape, "description": field.description}
+        schema["type"] = [schema["type"], "null"]
+    return schema if field.description is None else {**schema, "description": field.description}

@@ -1,55 +1,48 @@
-"""Rows that must fit a table exactly: the same columns in the same order, of the same types."""
+"""Check that a schema equals a table's: same columns, same order, same stored types."""
 
 import pyarrow as pa
-import pyarrow.types as pt
 
+from penstock.core.formatting import format_value
+from penstock.core.schema.canonical import UnsupportedTypeError, canonical_type, column_names
 from penstock.errors import Invalid
 
 
-def check_exact(given: pa.Schema, table: pa.Schema) -> None:
-    """Refuse a schema that is not the table's, and say where they part. Whether it allows NULL does not matter.
+def check_exact(schema: pa.Schema, table: pa.Schema) -> None:
+    """Check that a schema has the table's columns, in order and with types that the table stores as its own.
 
-    The kinds of string are one type. `core.schema.conform` brings the rows to the table's own.
+    A schema with which the table was created therefore fits it: uint8 is stored as int16, large_string as string.
+    `cast_batch` converts the rows, and checks every value. Nullability is ignored.
+
+    Raises:
+        Invalid: the first difference
     """
-    try:
-        names = list(given.names)
-    except UnicodeDecodeError:
-        raise Invalid("bad_column_name", "the name of a column is not UTF-8 text") from None
+    names = column_names(schema)
     if len(names) != len(table):
         raise Invalid(
-            "column_mismatch",
-            f"column mismatch: table has {len(table)} columns, input has {len(names)}",
+            "column_mismatch.count",
+            {"table_count": len(table), "input_count": len(names)},
             columns=table.names,
         )
-    for place, (name, field) in enumerate(zip(names, table, strict=True)):
+    for index, (name, field) in enumerate(zip(names, table, strict=True)):
         if name != field.name:
             raise Invalid(
-                "column_mismatch",
-                f"column mismatch: column {place + 1} is {field.name!r} in the table, {name[:200]!r} in the input",
+                "column_mismatch.name",
+                {"position": index + 1, "table_name": field.name, "input_name": name[:200]},
                 column=field.name,
                 columns=table.names,
             )
-        if not _is_one_type(given.field(place).type, field.type):
+        if not _types_match(schema.field(index).type, field.type):
             raise Invalid(
-                "column_mismatch",
-                f"column mismatch: column {name!r} is {field.type} in the table, {given.field(place).type} in the input",
+                "column_mismatch.type",
+                {"name": name},
                 column=name,
-                expected=str(field.type),
-                actual=str(given.field(place).type),
+                expected=format_value(field.type),
+                actual=format_value(schema.field(index).type),
             )
 
 
-def _is_one_type(given: pa.DataType, kept: pa.DataType) -> bool:
-    if pt.is_string(kept):
-        return bool(pt.is_string(given) or pt.is_large_string(given) or pt.is_string_view(given))
-    if pt.is_list(kept):  # the name of a list's items says nothing
-        return bool(pt.is_list(given)) and _is_one_type(given.value_type, kept.value_type)
-    if pt.is_struct(kept):
-        return bool(pt.is_struct(given)) and _parts_agree(list(given), list(kept))
-    return bool(given == kept)
-
-
-def _parts_agree(given: list[pa.Field], kept: list[pa.Field]) -> bool:
-    return len(given) == len(kept) and all(
-        one.name == other.name and _is_one_type(one.type, other.type) for one, other in zip(given, kept, strict=True)
-    )
+def _types_match(actual: pa.DataType, expected: pa.DataType) -> bool:
+    try:
+        return bool(canonical_type(actual) == expected)
+    except (UnsupportedTypeError, UnicodeDecodeError):
+        return False

@@ -1,8 +1,8 @@
-"""The narrowest type that holds every value of two types, for any Arrow type; None where there is none.
+"""Find the narrowest Arrow type that holds every value of two types.
 
-Types that differ in their physical form alone (text as string, large_string, view or dictionary) are one type, and keep
-the form that the target has. Nothing that could lose a digit, a zone or a meaning is ever chosen: whole numbers do not
-become floating, text no number, dates no times.
+Types that differ only in their physical form (text as string, large_string, view or dictionary) are one type, and keep
+the target's form. The common type never loses a digit, a time zone or a meaning: integers do not become floats, text
+does not become a number, dates do not become timestamps.
 """
 
 from collections.abc import Callable
@@ -13,93 +13,94 @@ import pyarrow.types as pt
 _UNITS = ("s", "ms", "us", "ns")
 
 
-def unified(target: pa.DataType, source: pa.DataType) -> pa.DataType | None:
+def common_type(target: pa.DataType, source: pa.DataType) -> pa.DataType | None:
+    """Return the narrowest type for values of both types; None if there is none."""
     if target == source or pt.is_null(source):
         return target
     if pt.is_null(target):
         return source
     if pt.is_dictionary(target) or pt.is_dictionary(source):
-        inner, other = _values(target), _values(source)
-        kind = unified(inner, other)
-        return target if kind == inner else kind
-    for same, widened in _FAMILIES:
-        if same(target) and same(source):
-            return widened(target, source)
+        target_values, source_values = _value_type(target), _value_type(source)
+        common = common_type(target_values, source_values)
+        return target if common == target_values else common
+    for is_member, widen in _FAMILIES:
+        if is_member(target) and is_member(source):
+            return widen(target, source)
     if pt.is_decimal(target) and pt.is_integer(source):
-        return target  # a value with too many digits is refused when it comes
+        return target  # a value with too many digits fails when it is cast
     return None
 
 
-def _values(kind: pa.DataType) -> pa.DataType:
-    return kind.value_type if pt.is_dictionary(kind) else kind
+def _value_type(data_type: pa.DataType) -> pa.DataType:
+    return data_type.value_type if pt.is_dictionary(data_type) else data_type
 
 
-def _integers(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    if pt.is_signed_integer(one) == pt.is_signed_integer(other):
-        return one if one.bit_width >= other.bit_width else other
-    signed, unsigned = (one, other) if pt.is_signed_integer(one) else (other, one)
+def _widen_integers(target: pa.DataType, source: pa.DataType) -> pa.DataType | None:
+    if pt.is_signed_integer(target) == pt.is_signed_integer(source):
+        return target if target.bit_width >= source.bit_width else source
+    signed, unsigned = (target, source) if pt.is_signed_integer(target) else (source, target)
     bits = max(signed.bit_width, 2 * unsigned.bit_width)
     return {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}.get(bits)
 
 
-def _floats(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    return one if one.bit_width >= other.bit_width else other
+def _widen_floats(target: pa.DataType, source: pa.DataType) -> pa.DataType:
+    return target if target.bit_width >= source.bit_width else source
 
 
-def _decimals(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    scale = max(one.scale, other.scale)
-    digits = max(one.precision - one.scale, other.precision - other.scale) + scale
-    if (digits, scale) == (one.precision, one.scale):
-        return one
-    if digits <= 38 and not (pt.is_decimal256(one) or pt.is_decimal256(other)):
+def _widen_decimals(target: pa.DataType, source: pa.DataType) -> pa.DataType | None:
+    scale = max(target.scale, source.scale)
+    digits = max(target.precision - target.scale, source.precision - source.scale) + scale
+    if (digits, scale) == (target.precision, target.scale):
+        return target
+    if digits <= 38 and not (pt.is_decimal256(target) or pt.is_decimal256(source)):
         return pa.decimal128(digits, scale)
-    return pa.decimal256(digits, scale) if digits <= 76 and pt.is_decimal256(one) else None
+    return pa.decimal256(digits, scale) if digits <= 76 and pt.is_decimal256(target) else None
 
 
-def _times(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    return max(one, other, key=lambda t: _UNITS.index(t.unit))
+def _widen_times(target: pa.DataType, source: pa.DataType) -> pa.DataType:
+    return max(target, source, key=lambda t: _UNITS.index(t.unit))
 
 
-def _timestamps(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    return max(one, other, key=lambda t: _UNITS.index(t.unit)) if one.tz == other.tz else None
+def _widen_timestamps(target: pa.DataType, source: pa.DataType) -> pa.DataType | None:
+    return max(target, source, key=lambda t: _UNITS.index(t.unit)) if target.tz == source.tz else None
 
 
-def _lists(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    item = unified(one.value_type, other.value_type)
-    if item is None or item == one.value_type:
-        return item and one
-    field = one.value_field.with_type(item)
-    return pa.large_list(field) if pt.is_large_list(one) else pa.list_(field)
+def _widen_lists(target: pa.DataType, source: pa.DataType) -> pa.DataType | None:
+    item = common_type(target.value_type, source.value_type)
+    if item is None or item == target.value_type:
+        return item and target
+    field = target.value_field.with_type(item)
+    return pa.large_list(field) if pt.is_large_list(target) else pa.list_(field)
 
 
-def _structs(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    if [f.name for f in one] != [f.name for f in other]:
+def _widen_structs(target: pa.DataType, source: pa.DataType) -> pa.DataType | None:
+    if [f.name for f in target] != [f.name for f in source]:
         return None
-    inner = [unified(a.type, b.type) for a, b in zip(one, other, strict=True)]
+    inner = [common_type(a.type, b.type) for a, b in zip(target, source, strict=True)]
     if any(kind is None for kind in inner):
         return None
-    return pa.struct([field.with_type(kind) for field, kind in zip(one, inner, strict=True)])
+    return pa.struct([field.with_type(kind) for field, kind in zip(target, inner, strict=True)])
 
 
-def _keep(one: pa.DataType, _other: pa.DataType) -> pa.DataType:
-    return one
+def _keep_target(target: pa.DataType, _source: pa.DataType) -> pa.DataType:
+    return target
 
 
-def _either(*tests: Callable[[pa.DataType], bool]) -> Callable[[pa.DataType], bool]:
+def _any_of(*tests: Callable[[pa.DataType], bool]) -> Callable[[pa.DataType], bool]:
     return lambda kind: any(test(kind) for test in tests)
 
 
 _FAMILIES: list[
     tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType, pa.DataType], pa.DataType | None]]
 ] = [
-    (pt.is_integer, _integers),
-    (pt.is_floating, _floats),
-    (pt.is_decimal, _decimals),
-    (pt.is_timestamp, _timestamps),
-    (pt.is_time, _times),
-    (pt.is_date, _keep),
-    (_either(pt.is_string, pt.is_large_string, pt.is_string_view), _keep),
-    (_either(pt.is_binary, pt.is_large_binary, pt.is_binary_view), _keep),
-    (_either(pt.is_list, pt.is_large_list, pt.is_list_view, pt.is_large_list_view, pt.is_fixed_size_list), _lists),
-    (pt.is_struct, _structs),
+    (pt.is_integer, _widen_integers),
+    (pt.is_floating, _widen_floats),
+    (pt.is_decimal, _widen_decimals),
+    (pt.is_timestamp, _widen_timestamps),
+    (pt.is_time, _widen_times),
+    (pt.is_date, _keep_target),
+    (_any_of(pt.is_string, pt.is_large_string, pt.is_string_view), _keep_target),
+    (_any_of(pt.is_binary, pt.is_large_binary, pt.is_binary_view), _keep_target),
+    (_any_of(pt.is_list, pt.is_large_list, pt.is_list_view, pt.is_large_list_view, pt.is_fixed_size_list), _widen_lists),
+    (pt.is_struct, _widen_structs),
 ]  # fmt: skip

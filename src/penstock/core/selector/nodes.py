@@ -1,4 +1,4 @@
-"""A condition as a tree of frozen nodes."""
+"""Syntax tree of the filter expression language, as frozen nodes."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 
 MAX_LENGTH = 10_000  # characters of text
 MAX_NODES = 2_000
-MAX_DEPTH = 100  # of the tree and of parentheses: what walks a tree may recurse
-MAX_STEPS = 10_000  # of evaluation, where a part that is used twice is evaluated twice
+MAX_DEPTH = 100  # of the tree and of parentheses, so that functions over the tree may recurse
+MAX_STEPS = 10_000  # of evaluation; a part that is used twice is evaluated twice
 MAX_DIGITS = 76  # the widest decimal of Arrow
 
 
@@ -21,14 +21,14 @@ class Comparison(Enum):
     GE = ">="
 
 
-class Operation(Enum):
+class ArithmeticOperator(Enum):
     ADD = "+"
     SUBTRACT = "-"
     MULTIPLY = "*"
     DIVIDE = "/"
 
 
-class Wild(Enum):
+class Wildcard(Enum):
     ANY = "%"  # any text, also none
     ONE = "_"  # one character
 
@@ -47,7 +47,7 @@ class Literal:
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    op: Operation
+    op: ArithmeticOperator
     left: "Node"
     right: "Node"
     type: Any = None
@@ -55,7 +55,7 @@ class Arithmetic:
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """Made by `bind` only: the operand, read as a type that both sides share."""
+    """The operand, cast to the common type of both sides. Created only by `bind`."""
 
     operand: "Node"
     type: Any
@@ -84,7 +84,7 @@ class In:
 @dataclass(frozen=True, slots=True)
 class Like:
     operand: "Node"
-    pattern: tuple[str | Wild, ...]  # plain runs and wildcards, escapes resolved
+    pattern: tuple[str | Wildcard, ...]  # plain text and wildcards, with escapes resolved
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ Node: TypeAlias = Column | Literal | Arithmetic | Cast | Compare | Between | In 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Both ends belong to it; None is an open end. Empty where low > high. NULL and NaN lie in none."""
+    """A closed interval; None is an open end. Empty if low > high. NULL and NaN lie in no interval."""
 
     low: Any
     high: Any
@@ -123,15 +123,15 @@ def columns(node: Node) -> frozenset[str]:
 
 
 def walk(node: Node) -> Iterator[tuple[Node, int]]:
-    """Every node with its depth, in the order of the text; without recursion, because it also judges the depth."""
+    """Yield every node with its depth, in the order of the text. Not recursive, because it also checks the depth."""
     stack = [(node, 0)]
     while stack:
         part, depth = stack.pop()
         yield part, depth
-        stack += [(child, depth + 1) for child in reversed(_children(part))]
+        stack += [(child, depth + 1) for child in reversed(_child_nodes(part))]
 
 
-def _children(node: Node) -> tuple[Node, ...]:
+def _child_nodes(node: Node) -> tuple[Node, ...]:
     match node:
         case Column() | Literal():
             return ()
@@ -148,11 +148,11 @@ def _children(node: Node) -> tuple[Node, ...]:
 
 
 def steps(node: Node) -> int:
-    """What it takes to evaluate: engines test a divisor for zero, and the left of IN and BETWEEN, in a copy of it."""
-    taken = [steps(child) for child in _children(node)]
+    """Count the evaluation steps. Engines evaluate a divisor, and the left side of IN and BETWEEN, twice."""
+    counts = [steps(child) for child in _child_nodes(node)]
     match node:
         case Between() | In():
-            taken.append(taken[0])
-        case Arithmetic(Operation.DIVIDE):
-            taken.append(taken[-1])
-    return 1 + sum(taken)
+            counts.append(counts[0])
+        case Arithmetic(ArithmeticOperator.DIVIDE):
+            counts.append(counts[-1])
+    return 1 + sum(counts)

@@ -1,4 +1,4 @@
-"""Replace or drop rows of files by their ids: a touched file is read once, and its successor written as it is read."""
+"""Update or delete rows of data files by row id; each affected file is read and rewritten in one pass."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -8,126 +8,154 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.core.merge import BATCH_ROWS, Output, Sink, TargetFile
-from penstock.core.names import CARRIED
 from penstock.core.dataset.row_ids import RowIds
-from penstock.engines.arrow.parquet_io import ROW_ID, Pieces, Workers, batches, replaced, stretches, written
+from penstock.core.merge import BATCH_ROWS, FileSink, OutputFile, TargetFile
+from penstock.core.names import STORED_ROW_ID_COLUMN
+from penstock.engines.arrow.parquet_io import (
+    ROW_ID,
+    RowPicker,
+    WorkerThreads,
+    read_batches,
+    read_row_group_runs,
+    replace_values,
+    write_files,
+)
 
-Seen = Callable[[Any, pa.RecordBatch], None]  # hears rows as they were, with their ids, and the places of those ids
+OnOldRows = Callable[[Any, pa.RecordBatch], None]  # receives the indices of the ids, and the old rows with their ids
 
-_READ_ID = ROW_ID.with_nullable(True)  # as it is read, whatever is known of it
-_BROUGHT = 64 << 20  # bytes of new rows that are held for one batch
+_NULLABLE_ROW_ID = ROW_ID.with_nullable(True)  # the scanner yields nullable columns
+_MAX_NEW_ROWS_BYTES = 64 << 20  # new rows in memory for one batch
 
 
 @dataclass(frozen=True, slots=True)
-class Hits:
-    """The rows of a file that are asked for."""
+class RowMatches:
+    """The requested rows of one file."""
 
     file: TargetFile
     positions: Any  # numpy, ascending
-    places: Any  # of their ids, in the list that was given
+    id_indices: Any  # index of each row's id in the requested ids
 
     def __len__(self) -> int:
         return len(self.positions)
 
 
-def find(files: Sequence[TargetFile], ids: RowIds) -> list[Hits]:
-    """Where the ids are; files without any are left out. What a fresh file holds is known; others tell by one column.
+def find_rows(files: Sequence[TargetFile], ids: RowIds) -> list[RowMatches]:
+    """Locate row ids in files; files without a match are omitted.
 
-    A file's bounds say between which ids its rows lie.
+    The ids of a new file follow from its first row id; a rewritten file stores them in a column. The bounds of a file
+    give its lowest and highest id.
     """
-    near = [(file, part) for file in files if len(part := ids.within(*_ids(file)))]
-    found = [
-        Hits(file, part.values - file.first_row_id, part.places) for file, part in near if file.first_row_id is not None
+    candidates = [(file, file_ids) for file in files if len(file_ids := ids.between(*_row_id_range(file)))]
+    matches = [
+        RowMatches(file, file_ids.values - file.first_row_id, file_ids.positions)
+        for file, file_ids in candidates
+        if file.first_row_id is not None
     ]
-    carried = [(file, part) for file, part in near if file.first_row_id is None]
-    return [*found, *(hits for hits in Workers().each(lambda each: _carried(*each), carried, 2) if len(hits))]
+    stored_id_files = [(file, file_ids) for file, file_ids in candidates if file.first_row_id is None]
+    return [
+        *matches,
+        *(
+            file_matches
+            for file_matches in WorkerThreads().map(lambda each: _match_stored_ids(*each), stored_id_files, 2)
+            if len(file_matches)
+        ),
+    ]
 
 
-def rewrite(hits: Sequence[Hits], rows: pa.Table | None, sink: Sink, seen: Seen | None = None) -> Iterator[Output]:
-    """Write the successors of the files, in their order, with `rows` in place of what was hit, or (None) without it.
+def rewrite_files(
+    matches: Sequence[RowMatches], rows: pa.Table | None, sink: FileSink, on_old_rows: OnOldRows | None = None
+) -> Iterator[OutputFile]:
+    """Write new versions of the files, in order, with the matched rows replaced by `rows` or, if None, deleted.
 
-    Of `rows` those at the hits' places are taken. A file of which nothing is left has no successor.
+    The replacement of a match is the row of `rows` at its id index. A file without remaining rows has no new version.
     """
-    workers = Workers()
-    new = None if rows is None else Pieces(rows)
+    workers = WorkerThreads()
+    picker = None if rows is None else RowPicker(rows)
 
-    def successor(each: Hits) -> Output | None:
-        if new is None and seen is None and len(each) == each.file.rows:
+    def write_file(file_matches: RowMatches) -> OutputFile | None:
+        if picker is None and on_old_rows is None and len(file_matches) == file_matches.file.rows:
             return None
-        made = _successor(each, new, seen, workers)
-        return next(written([made], {}, each.file.layout, sink, one=True), None)
+        batches = _edited_batches(file_matches, picker, on_old_rows, workers)
+        return next(write_files([batches], {}, file_matches.file.layout, sink, single_file=True), None)
 
-    return (output for output in workers.each(successor, hits) if output)
+    return (output for output in workers.map(write_file, matches) if output)
 
 
-def pick(hits: Sequence[Hits], seen: Seen) -> None:
-    """Read what was hit, and write nothing."""
-    for each in hits:
-        for _ in _successor(each, None, seen, Workers()):
+def read_rows(matches: Sequence[RowMatches], on_old_rows: OnOldRows) -> None:
+    """Pass the matched rows to the callback without writing files."""
+    for file_matches in matches:
+        for _ in _edited_batches(file_matches, None, on_old_rows, WorkerThreads()):
             pass
 
 
-def _carried(file: TargetFile, near: RowIds) -> Hits:
-    """Row groups whose statistics say that they hold none of the ids are not read."""
-    low, high = int(near.values[0]), int(near.values[-1])
-    where = (pc.field(CARRIED) >= low) & (pc.field(CARRIED) <= high)
-    positions, places = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
-    for start, stretch in stretches(file.path, pa.schema([ROW_ID]), [CARRIED], BATCH_ROWS, where):
-        for batch in stretch:
-            at, which = near.meet(batch.column(CARRIED).to_numpy())
-            positions.append(at + start)
-            places.append(near.places[which])
+def _match_stored_ids(file: TargetFile, ids: RowIds) -> RowMatches:
+    """Match ids in a file that stores row ids, skipping row groups by their statistics."""
+    low, high = int(ids.values[0]), int(ids.values[-1])
+    where = (pc.field(STORED_ROW_ID_COLUMN) >= low) & (pc.field(STORED_ROW_ID_COLUMN) <= high)
+    positions, id_indices = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
+    for start, batches in read_row_group_runs(
+        file.path, pa.schema([ROW_ID]), [STORED_ROW_ID_COLUMN], BATCH_ROWS, where
+    ):
+        for batch in batches:
+            batch_positions, indices = ids.lookup(batch.column(STORED_ROW_ID_COLUMN).to_numpy())
+            positions.append(batch_positions + start)
+            id_indices.append(ids.positions[indices])
             start += batch.num_rows
-    return Hits(file, np.concatenate(positions), np.concatenate(places))
+    return RowMatches(file, np.concatenate(positions), np.concatenate(id_indices))
 
 
-def _ids(file: TargetFile) -> tuple[int, int]:
-    low, high = file.bounds[CARRIED]
+def _row_id_range(file: TargetFile) -> tuple[int, int]:
+    low, high = file.bounds[STORED_ROW_ID_COLUMN]
     assert isinstance(low, int)
     assert isinstance(high, int)
     return low, high
 
 
-def _successor(hits: Hits, new: Pieces | None, seen: Seen | None, workers: Workers) -> Iterator[pa.RecordBatch]:
-    """The file's rows, in their order and with their ids, as they are afterwards."""
+def _edited_batches(
+    matches: RowMatches, picker: RowPicker | None, on_old_rows: OnOldRows | None, workers: WorkerThreads
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of the file after the edit, in order and with their ids."""
     position = 0
-    for batch in _with_ids(hits.file):
-        if workers.stopped:
+    for batch in _read_with_ids(matches.file):
+        if workers.is_stopped:
             return
-        first, last = np.searchsorted(hits.positions, [position, position + len(batch)])
-        here, places = hits.positions[first:last] - position, hits.places[first:last]
+        first, last = np.searchsorted(matches.positions, [position, position + len(batch)])
+        batch_positions, id_indices = matches.positions[first:last] - position, matches.id_indices[first:last]
         position += len(batch)
-        if not len(here):
+        if not len(batch_positions):
             yield batch
             continue
-        if seen:
-            seen(places, batch.take(pa.array(here)))
-        if new:
-            yield from _replaced(batch, here, places, new)
+        if on_old_rows:
+            on_old_rows(id_indices, batch.take(pa.array(batch_positions)))
+        if picker:
+            yield from _replace_rows(batch, batch_positions, id_indices, picker)
         else:
-            stays = np.ones(len(batch), dtype=bool)
-            stays[here] = False
-            yield batch.filter(pa.array(stays))
+            remains = np.ones(len(batch), dtype=bool)
+            remains[batch_positions] = False
+            yield batch.filter(pa.array(remains))
 
 
-def _with_ids(file: TargetFile) -> Iterator[pa.RecordBatch]:
-    schema, first = file.layout.schema, file.first_row_id
-    if first is None:
-        yield from batches(file.path, schema, schema.names, BATCH_ROWS)
+def _read_with_ids(file: TargetFile) -> Iterator[pa.RecordBatch]:
+    schema, row_id = file.layout.schema, file.first_row_id
+    if row_id is None:
+        yield from read_batches(file.path, schema, schema.names, BATCH_ROWS)
         return
-    for batch in batches(file.path, schema, [name for name in schema.names if name != CARRIED], BATCH_ROWS):
-        yield batch.append_column(_READ_ID, pa.arange(first, first + len(batch)))
-        first += len(batch)
+    for batch in read_batches(
+        file.path, schema, [name for name in schema.names if name != STORED_ROW_ID_COLUMN], BATCH_ROWS
+    ):
+        yield batch.append_column(_NULLABLE_ROW_ID, pa.arange(row_id, row_id + len(batch)))
+        row_id += len(batch)
 
 
-def _replaced(batch: pa.RecordBatch, here: Any, places: Any, new: Pieces) -> Iterator[pa.RecordBatch]:
-    """The batch with the new rows; where those are large, in halves of halves."""
-    brought = new.take(places)
-    if brought.nbytes <= _BROUGHT or len(here) == 1:
-        yield replaced(batch, here, brought, brought.column_names)
+def _replace_rows(
+    batch: pa.RecordBatch, positions: Any, id_indices: Any, picker: RowPicker
+) -> Iterator[pa.RecordBatch]:
+    """Replace rows of a batch; split the batch recursively while its new rows exceed the memory limit."""
+    new_rows = picker.take(id_indices)
+    if new_rows.nbytes <= _MAX_NEW_ROWS_BYTES or len(positions) == 1:
+        yield replace_values(batch, positions, new_rows, new_rows.column_names)
         return
-    half = len(here) // 2
-    cut = int(here[half])
-    yield from _replaced(batch.slice(0, cut), here[:half], places[:half], new)
-    yield from _replaced(batch.slice(cut), here[half:] - cut, places[half:], new)
+    half = len(positions) // 2
+    split = int(positions[half])
+    yield from _replace_rows(batch.slice(0, split), positions[:half], id_indices[:half], picker)
+    yield from _replace_rows(batch.slice(split), positions[half:] - split, id_indices[half:], picker)

@@ -1,4 +1,4 @@
-"""In which type a column and a literal, or two columns, of a query's result are compared."""
+"""Choose the type in which OData filters compare a result column with a literal or another column."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,150 +10,150 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
+from penstock.core.odata import ODataComparison
 from penstock.core.result_schema import FieldType, field_type
-from penstock.core.odata import Comparison
 from penstock.engines.duckdb.types import sql_type
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Measure(Enum):
-    """The type in which a column and a literal are compared."""
+class ComparisonType(Enum):
+    """DuckDB type in which a column and a literal are compared."""
 
     TEXT = "VARCHAR"
-    FLAG = "BOOLEAN"
+    BOOLEAN = "BOOLEAN"
     DOUBLE = "DOUBLE"
-    DAY = "DATE"
-    MOMENT = "TIMESTAMP"
-    ZONED = "TIMESTAMP WITH TIME ZONE"
-    MICROSECONDS = "BIGINT"  # since 1970
-    NANOSECONDS = "HUGEINT"
+    DATE = "DATE"
+    TIMESTAMP = "TIMESTAMP"
+    TIMESTAMP_UTC = "TIMESTAMP WITH TIME ZONE"
+    NANOSECONDS = "HUGEINT"  # since 1970
 
-    def written(self, value: Any) -> Any:
-        return _WRITTEN[self](value)
+    def format_value(self, value: Any) -> Any:
+        return _FORMATTERS[self](value)
 
 
-def _since_1970(value: datetime) -> int:
+def _epoch_microseconds(value: datetime) -> int:
     return (value - _EPOCH) // timedelta(microseconds=1)
 
 
-_WRITTEN: dict[Measure, Callable[[Any], Any]] = {
-    Measure.TEXT: lambda value: value if isinstance(value, str) else value.isoformat(),
-    Measure.FLAG: bool,
-    Measure.DOUBLE: float,
-    Measure.DAY: lambda value: value.isoformat(),
-    Measure.MOMENT: lambda value: value.replace(tzinfo=None).isoformat(" "),
-    Measure.ZONED: lambda value: value.isoformat(" "),
-    Measure.MICROSECONDS: _since_1970,
-    Measure.NANOSECONDS: lambda value: str(_since_1970(value) * 1000),
+_FORMATTERS: dict[ComparisonType, Callable[[Any], Any]] = {
+    ComparisonType.TEXT: lambda value: value if isinstance(value, str) else value.isoformat(),
+    ComparisonType.BOOLEAN: bool,
+    ComparisonType.DOUBLE: float,
+    ComparisonType.DATE: lambda value: value.isoformat(),
+    ComparisonType.TIMESTAMP: lambda value: value.replace(tzinfo=None).isoformat(" "),
+    ComparisonType.TIMESTAMP_UTC: lambda value: value.isoformat(" "),
+    ComparisonType.NANOSECONDS: lambda value: str(_epoch_microseconds(value) * 1000),
 }
-OF_NULL = {
-    FieldType.STRING: Measure.TEXT,
-    FieldType.NUMBER: Measure.DOUBLE,
-    FieldType.BOOLEAN: Measure.FLAG,
-    FieldType.DATE: Measure.DAY,
-    FieldType.DATETIME: Measure.MOMENT,
+NULL_COMPARISON_TYPES = {
+    FieldType.STRING: ComparisonType.TEXT,
+    FieldType.NUMBER: ComparisonType.DOUBLE,
+    FieldType.BOOLEAN: ComparisonType.BOOLEAN,
+    FieldType.DATE: ComparisonType.DATE,
+    FieldType.DATETIME: ComparisonType.TIMESTAMP,
 }
 
 
 @dataclass(frozen=True)
-class Exact:
-    """Integers, and decimals as the integers that they are without their point."""
+class ExactType:
+    """Exact numeric type: integers, and decimals as unscaled integers."""
 
-    value: str  # the type
+    value: str  # DuckDB type
     scale: int
     low: int
     high: int
 
-    def written(self, value: int) -> str:
+    def format_value(self, value: int) -> str:
         return f"{Decimal(f'{value}E-{self.scale}'):f}"
 
-    def reduced(self, op: Comparison, value: int | Decimal) -> tuple[Comparison, int] | bool:
-        """The same question about a number that the column could hold; or the answer for all that it can."""
-        over, under = value.as_integer_ratio()
-        near, rest = divmod(over * int(10**self.scale), under)
+    def reduce_comparison(self, op: ODataComparison, value: int | Decimal) -> tuple[ODataComparison, int] | bool:
+        """Replace the literal by one that the column can hold; return a bool if the result is the same for all values."""
+        numerator, denominator = value.as_integer_ratio()
+        floor, remainder = divmod(numerator * int(10**self.scale), denominator)
         match op:
-            case Comparison.EQ:
-                return (op, near) if not rest and self.low <= near <= self.high else False
-            case Comparison.GE if rest:
-                op = Comparison.GT
-            case Comparison.LT if rest:
-                op = Comparison.LE
-        if self.low <= near <= self.high:
-            return op, near
-        return (near < self.low) is (op in (Comparison.GT, Comparison.GE))
+            case ODataComparison.EQ:
+                return (op, floor) if not remainder and self.low <= floor <= self.high else False
+            case ODataComparison.GE if remainder:
+                op = ODataComparison.GT
+            case ODataComparison.LT if remainder:
+                op = ODataComparison.LE
+        if self.low <= floor <= self.high:
+            return op, floor
+        return (floor < self.low) is (op in (ODataComparison.GT, ODataComparison.GE))
 
 
 @dataclass(frozen=True)
 class Operand:
     sql: str
-    measure: Exact | Measure
+    comparison_type: ExactType | ComparisonType
 
 
-def measured(kind: FieldType, type: pa.DataType, sql: str) -> Operand | None:
-    """A column as it is compared; None where it cannot be what is promised."""
-    match kind, field_type(type):
+def comparison_operand(declared_type: FieldType, type: pa.DataType, sql: str) -> Operand | None:
+    """Return the column in its comparison type, or None if its type contradicts the declared type."""
+    match declared_type, field_type(type):
         case FieldType.STRING | FieldType.DATE, (FieldType.STRING, False):
-            return Operand(sql, Measure.TEXT)
+            return Operand(sql, ComparisonType.TEXT)
         case FieldType.DATETIME, (FieldType.STRING, False):
-            zoned = f"CASE WHEN regexp_matches({sql}, '([Zz]|[+-][0-9:]{{5}})$') THEN {sql} ELSE {sql} || 'Z' END"
-            return Operand(f"epoch_us(TRY_CAST(upper({zoned}) AS TIMESTAMP WITH TIME ZONE))", Measure.MICROSECONDS)
+            with_zone = f"CASE WHEN regexp_matches({sql}, '([Zz]|[+-][0-9:]{{5}})$') THEN {sql} ELSE {sql} || 'Z' END"
+            microseconds = f"epoch_us(TRY_CAST(upper({with_zone}) AS TIMESTAMP WITH TIME ZONE))"
+            rest = f"rpad(regexp_extract({sql}, '\\.[0-9]{{6}}([0-9]{{1,3}})', 1), 3, '0')"  # the cast truncates
+            nanoseconds = f"(CAST({microseconds} AS HUGEINT) * 1000 + CAST({rest} AS HUGEINT))"
+            return Operand(nanoseconds, ComparisonType.NANOSECONDS)
         case FieldType.NUMBER, (FieldType.NUMBER, False) if pt.is_floating(type):
-            return Operand(f"CAST({sql} AS DOUBLE)", Measure.DOUBLE)
+            return Operand(f"CAST({sql} AS DOUBLE)", ComparisonType.DOUBLE)
         case FieldType.NUMBER, (FieldType.NUMBER, False):
             return Operand(sql, _exact(type))
         case FieldType.BOOLEAN, (FieldType.BOOLEAN, False):
-            return Operand(sql, Measure.FLAG)
+            return Operand(sql, ComparisonType.BOOLEAN)
         case FieldType.DATE, (FieldType.DATE, False):
-            return Operand(sql, Measure.DAY)
+            return Operand(sql, ComparisonType.DATE)
         case FieldType.DATETIME, (FieldType.DATETIME, False) if type.unit == "ns":
-            return Operand(f"CAST(epoch_ns({sql}) AS HUGEINT)", Measure.NANOSECONDS)
+            return Operand(f"CAST(epoch_ns({sql}) AS HUGEINT)", ComparisonType.NANOSECONDS)
         case FieldType.DATETIME, (FieldType.DATETIME, False):
-            measure = Measure.MOMENT if type.tz is None else Measure.ZONED
-            return Operand(f"CAST({sql} AS {measure.value})", measure)
+            comparison = ComparisonType.TIMESTAMP if type.tz is None else ComparisonType.TIMESTAMP_UTC
+            return Operand(f"CAST({sql} AS {comparison.value})", comparison)
     return None
 
 
-def _exact(type: pa.DataType) -> Exact:
+def _exact(type: pa.DataType) -> ExactType:
     name = sql_type(type)
     assert name is not None, f"DuckDB has no {type}"
     if pt.is_decimal(type):
-        return Exact(name, type.scale, 1 - 10**type.precision, 10**type.precision - 1)
+        return ExactType(name, type.scale, 1 - 10**type.precision, 10**type.precision - 1)
     if pt.is_unsigned_integer(type):
-        return Exact(name, 0, 0, 2**type.bit_width - 1)
-    return Exact(name, 0, -(2 ** (type.bit_width - 1)), 2 ** (type.bit_width - 1) - 1)
+        return ExactType(name, 0, 0, 2**type.bit_width - 1)
+    return ExactType(name, 0, -(2 ** (type.bit_width - 1)), 2 ** (type.bit_width - 1) - 1)
 
 
-def alike(one: Operand, other: Operand) -> tuple[str, str]:
-    """Two columns in a type in which both can be compared."""
-    match one.measure, other.measure:
+def common_operands(left: Operand, right: Operand) -> tuple[str, str]:
+    """Return the SQL of two columns in a common comparison type."""
+    match left.comparison_type, right.comparison_type:
         case (a, b) if a == b:
-            return one.sql, other.sql
-        case (Exact() as a, Exact() as b) if (scale := _common_scale(a, b)) is not None:
+            return left.sql, right.sql
+        case (ExactType() as a, ExactType() as b) if (scale := _common_scale(a, b)) is not None:
             type = f"DECIMAL(38, {scale})"
-            return f"CAST({one.sql} AS {type})", f"CAST({other.sql} AS {type})"
-        case (Exact() | Measure.DOUBLE, _):
-            return _as_double(one), _as_double(other)
-        case (Measure.TEXT | Measure.DAY, _):
-            return f"CAST({one.sql} AS VARCHAR)", f"CAST({other.sql} AS VARCHAR)"
-    return _as_nanoseconds(one), _as_nanoseconds(other)
+            return f"CAST({left.sql} AS {type})", f"CAST({right.sql} AS {type})"
+        case (ExactType() | ComparisonType.DOUBLE, _):
+            return _as_double(left), _as_double(right)
+        case (ComparisonType.TEXT | ComparisonType.DATE, _):
+            return f"CAST({left.sql} AS VARCHAR)", f"CAST({right.sql} AS VARCHAR)"
+    return _as_nanoseconds(left), _as_nanoseconds(right)
 
 
-def _common_scale(one: Exact, other: Exact) -> int | None:
-    """The digits behind the point of a decimal that holds both; None if there is none so wide."""
-    before = max(len(str(it.high)) - it.scale for it in (one, other))
-    behind = max(one.scale, other.scale)
-    return behind if before + behind <= 38 else None
+def _common_scale(left: ExactType, right: ExactType) -> int | None:
+    """Return the scale of a decimal that holds both types, or None if it needs more than 38 digits."""
+    integer_digits = max(len(str(operand_type.high)) - operand_type.scale for operand_type in (left, right))
+    scale = max(left.scale, right.scale)
+    return scale if integer_digits + scale <= 38 else None
 
 
 def _as_double(operand: Operand) -> str:
-    """Text becomes the nearest double; a decimal may become the one beside."""
-    is_decimal = isinstance(operand.measure, Exact) and operand.measure.value.startswith("DECIMAL")
+    """Cast to double; decimals go through text, because their direct cast may be off by one unit."""
+    is_decimal = isinstance(operand.comparison_type, ExactType) and operand.comparison_type.value.startswith("DECIMAL")
     return f"CAST({f'CAST({operand.sql} AS VARCHAR)' if is_decimal else operand.sql} AS DOUBLE)"
 
 
 def _as_nanoseconds(operand: Operand) -> str:
-    if operand.measure is Measure.NANOSECONDS:
+    if operand.comparison_type is ComparisonType.NANOSECONDS:
         return operand.sql
-    since_1970 = operand.sql if operand.measure is Measure.MICROSECONDS else f"epoch_us({operand.sql})"
-    return f"(CAST({since_1970} AS HUGEINT) * 1000)"
+    return f"(CAST(epoch_us({operand.sql}) AS HUGEINT) * 1000)"

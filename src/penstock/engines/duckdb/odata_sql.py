@@ -1,212 +1,264 @@
-"""OData options over what a query returns, as SQL to put around it: `before + "(SELECT …)" + after`.
+"""Translate OData query options into SQL around a query: `before + "(SELECT …)" + after`.
 
-    kinds(fields)                       the fields that options may speak of, for `core.odata.options`
-    selected(options, fields)           the fields that are asked for
-    page(options, fields, have)         a page and one row more, in an order that never changes
-    rows(options, fields, have)         all rows that the filter keeps; in order only where one is asked for
-    count(options, fields, have)        how many these are
+    page_query(options, fields, result_schema, …)  a page and one row more, in a total order
+    rows_query(options, fields, result_schema)   all rows that match $filter, ordered by $orderby only
+    count_query(options, fields, result_schema)  number of rows that match $filter
 
-`have` is the schema of the query's own result. Its columns are known by their places, so that neither their case nor
-their odd names matter, and each has the type that Arrow is given. Nothing that a caller wrote becomes SQL text.
+Without $orderby, a page has the order of the query itself: DuckDB preserves the order of a subquery in a projection, a
+filter and a limit. The caller continues the ORDER BY of the query with the columns of `tie_break`, which makes it total.
 
-What a filter means is told in `core.odata`. Numbers are compared as exactly as the column holds them: integers and
-decimals digit by digit, doubles with the nearest double. Dates that are text are compared as text, instants that are
-text by the moment they name. Text is folded letter by letter: ß never becomes SS. An optional
-field that the result does not have is null. NULL is lowest, NaN highest: a result that holds one breaks its promise anyway.
+`result_schema` is the Arrow schema of the query's result. Its columns are addressed by position, independent of their
+names, and are cast to the types that Arrow receives. No text of a caller becomes part of the SQL.
+
+`core.odata` defines the meaning of filters. Numbers are compared exactly: integers and decimals by digits, doubles with
+the nearest double. Dates stored as text are compared as text, timestamps stored as text by instant, to the nanosecond. Case folding maps
+character by character, in literals as in columns: ß never becomes SS. A missing optional field is null. NULL is lowest and NaN highest; a result
+with NaN violates its schema anyway.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as pt
 
-from penstock.core.result_schema import Field, FieldType
-from penstock.core.odata import (And, Case, Collection, Compare, Comparison, Fields, Folded, In, Kind, Literal, Match, Node, Not, Options, Or, Place, Value, spoken_of)
-from penstock.core.registry.query import OURS
-from penstock.engines.duckdb.comparison_types import OF_NULL, Exact, Measure, Operand, alike, measured
-from penstock.engines.duckdb.types import quoted, sql_type
+from penstock.core.formatting import format_value
+from penstock.core.odata import (
+    CaseFold,
+    LetterCase,
+    MatchKind,
+    Node,
+    ODataAnd,
+    ODataCompare,
+    ODataComparison,
+    ODataField,
+    ODataIn,
+    ODataLiteral,
+    ODataNot,
+    ODataOr,
+    QueryOptions,
+    TextMatch,
+    Truth,
+    TruthTest,
+    Value,
+    field_names,
+    is_never_null,
+    questions,
+)
+from penstock.core.registry.query import WRAPPER_PARAMETER_PREFIX
+from penstock.core.result_schema import ResultField
+from penstock.core.result_schema.odata_fields import selected_fields
+from penstock.engines.duckdb.comparison_types import (
+    NULL_COMPARISON_TYPES,
+    ComparisonType,
+    ExactType,
+    Operand,
+    common_operands,
+    comparison_operand,
+)
+from penstock.engines.duckdb.types import quote_identifier, sql_type
 from penstock.errors import Invalid, Unsupported
 
-_KINDS = {
-    FieldType.STRING: Kind.TEXT,
-    FieldType.NUMBER: Kind.NUMBER,
-    FieldType.BOOLEAN: Kind.BOOLEAN,
-    FieldType.DATE: Kind.DATE,
-    FieldType.DATETIME: Kind.INSTANT,
+_COMPARISON_SQL = {
+    ODataComparison.EQ: "=",
+    ODataComparison.GT: ">",
+    ODataComparison.GE: ">=",
+    ODataComparison.LT: "<",
+    ODataComparison.LE: "<=",
 }
-_SIGNS = {
-    Comparison.EQ: "=",
-    Comparison.GT: ">",
-    Comparison.GE: ">=",
-    Comparison.LT: "<",
-    Comparison.LE: "<=",
-}
-_PLACES = {Place.ANYWHERE: "contains", Place.START: "starts_with", Place.END: "ends_with"}
-NOTHING = "-1"  # the one column of rows of which no field is there; no field can be called like it
+_MATCH_FUNCTIONS = {MatchKind.ANYWHERE: "contains", MatchKind.START: "starts_with", MatchKind.END: "ends_with"}
+PLACEHOLDER_COLUMN = "-1"  # the only column if no field is selected; no field can have this name
 _ASCENDING, _DESCENDING = "ASC NULLS FIRST", "DESC NULLS LAST"
-_CERTAIN = (
+_UNAMBIGUOUS_TYPES = (
     pt.is_boolean,
     pt.is_integer,
     pt.is_floating,
     pt.is_date32,
-)  # no other type of DuckDB's looks the same to Arrow
-_FOLDS = {Case.LOWER: "lower", Case.UPPER: "upper"}
+)  # exactly one DuckDB type maps to each of these Arrow types
+_FOLD_FUNCTIONS = {LetterCase.LOWER: "lower", LetterCase.UPPER: "upper"}
 
 
 @dataclass(frozen=True)
-class Wrapped:
+class WrappedQuery:
     before: str
     after: str
-    parameters: Mapping[str, Any]  # by their names in the SQL
-    filtered: frozenset[str] = frozenset()  # the fields that the condition speaks of
+    parameters: Mapping[str, Any]  # by parameter name
+    filtered: frozenset[str] = frozenset()  # fields used in the filter
+    tie_break: tuple[int, ...] = ()  # numbers of result columns, from 1, that the query's own ORDER BY continues with
 
 
-def kinds(fields: Sequence[Field]) -> Fields:
-    """An array is a collection without fields: it can be selected, and neither filtered nor ordered by."""
-    return {field.name: Collection({}) if field.array else _KINDS[field.type] for field in fields}
+def page_query(
+    options: QueryOptions, fields: Sequence[ResultField], result_schema: pa.Schema, *, ordered: bool = False
+) -> WrappedQuery:
+    """Wrap a query; `ordered` means that it has an ORDER BY of its own."""
+    wrapper = _QueryWrapper(options, fields, result_schema)
+    order = "" if ordered and not options.orderby else wrapper.order_clause(total=True)
+    page = wrapper.wrap(wrapper.columns(), order, f" LIMIT {options.top + 1} OFFSET {options.skip}")
+    if not ordered:
+        return page
+    # Also with $orderby: a LIMIT of the query must select the same rows for every page.
+    numbers = (wrapper.column_indices[field.name] + 1 for field in fields if field.name in wrapper.column_indices)
+    return replace(page, tie_break=tuple(numbers))
 
 
-def selected(options: Options, fields: Sequence[Field]) -> tuple[Field, ...]:
-    if options.select is None:
-        return tuple(fields)
-    known = {field.name: field for field in fields}
-    return tuple(known[name] for name in options.select)
+def rows_query(options: QueryOptions, fields: Sequence[ResultField], result_schema: pa.Schema) -> WrappedQuery:
+    wrapper = _QueryWrapper(options, fields, result_schema)
+    return wrapper.wrap(wrapper.columns(), wrapper.order_clause(total=False))
 
 
-def page(options: Options, fields: Sequence[Field], have: pa.Schema) -> Wrapped:
-    asked = _Asked(options, fields, have)
-    return asked.wrapped(asked.columns(), asked.order(whole=True), f" LIMIT {options.top + 1} OFFSET {options.skip}")
+def count_query(options: QueryOptions, fields: Sequence[ResultField], result_schema: pa.Schema) -> WrappedQuery:
+    return _QueryWrapper(options, fields, result_schema).wrap(["count(*)"])
 
 
-def rows(options: Options, fields: Sequence[Field], have: pa.Schema) -> Wrapped:
-    asked = _Asked(options, fields, have)
-    return asked.wrapped(asked.columns(), asked.order(whole=False))
-
-
-def count(options: Options, fields: Sequence[Field], have: pa.Schema) -> Wrapped:
-    return _Asked(options, fields, have).wrapped(["count(*)"])
-
-
-class _Asked:
-    def __init__(self, options: Options, fields: Sequence[Field], have: pa.Schema) -> None:
+class _QueryWrapper:
+    def __init__(self, options: QueryOptions, fields: Sequence[ResultField], result_schema: pa.Schema) -> None:
         if options.search:
-            raise Invalid("bad_option", "$search: a query has none; use contains in $filter", option="$search")
-        self.options, self.fields, self.have = options, fields, have
+            raise Invalid("bad_option.search", option="$search")
+        self.options, self.fields, self.result_schema = options, fields, result_schema
         self.types = {field.name: field.type for field in fields}
         self.required = {field.name for field in fields if not field.optional}
-        self.places = {name: place for place, name in reversed(list(enumerate(have.names))) if name in self.types}
-        self.shown = [field.name for field in selected(options, fields) if field.name in self.places]
+        self.column_indices = {
+            name: index for index, name in reversed(list(enumerate(result_schema.names))) if name in self.types
+        }
+        self.selected = [field.name for field in selected_fields(options, fields) if field.name in self.column_indices]
         self.parameters: dict[str, Any] = {}
 
-    def wrapped(self, columns: Sequence[str], *clauses: str) -> Wrapped:
-        places = ", ".join(_column(place) for place in range(len(self.have)))
-        where = "" if self.options.filter is None else f" WHERE {self.formula(self.options.filter)}"
-        after = f" AS q({places}){where}{''.join(clauses)}"
-        filtered = frozenset() if self.options.filter is None else spoken_of(self.options.filter)
-        return Wrapped(f"SELECT {', '.join(columns)} FROM ", after, self.parameters, filtered)
+    def wrap(self, columns: Sequence[str], *clauses: str) -> WrappedQuery:
+        column_names = ", ".join(_column(index) for index in range(len(self.result_schema)))
+        where = "" if self.options.filter is None else f" WHERE {self.filter_sql(self.options.filter, Truth.IS_TRUE)}"
+        after = f" AS q({column_names}){where}{''.join(clauses)}"
+        filtered = frozenset() if self.options.filter is None else field_names(self.options.filter)
+        return WrappedQuery(f"SELECT {', '.join(columns)} FROM ", after, self.parameters, filtered)
 
     def columns(self) -> list[str]:
-        """A result without any of them keeps its rows, in a column that no field can be called like."""
-        return [f"{self.plain(name)} AS {quoted(name)}" for name in self.shown] or [f"TRUE AS {quoted(NOTHING)}"]
+        """Return the selected columns; without any, a placeholder column whose name no field can have."""
+        return [f"{self.column_sql(name)} AS {quote_identifier(name)}" for name in self.selected] or [
+            f"TRUE AS {quote_identifier(PLACEHOLDER_COLUMN)}"
+        ]
 
-    def order(self, *, whole: bool) -> str:
-        """As asked; to the last field if rows that are equal so far are to be told apart."""
-        by = {
-            self.field(it.field.name).sql: _DESCENDING if it.descending else _ASCENDING for it in self.options.orderby
+    def order_clause(self, *, total: bool) -> str:
+        """Return the ORDER BY clause; a total order continues with all fields to distinguish equal rows."""
+        directions = {
+            self.field(item.field.name).sql: _DESCENDING if item.descending else _ASCENDING
+            for item in self.options.orderby
         }
-        if whole:
-            for name in filter(self.places.__contains__, self.types):
-                by.setdefault(self.plain(name), _ASCENDING)
-        # What is shown is known by its number: to write it twice would cost DuckDB time.
-        numbers = {self.plain(name): str(number) for number, name in enumerate(self.shown, 1)}
-        return f" ORDER BY {', '.join(f'{numbers.get(sql, sql)} {way}' for sql, way in by.items())}" if by else ""
+        if total:
+            for name in filter(self.column_indices.__contains__, self.types):
+                directions.setdefault(self.column_sql(name), _ASCENDING)
+        # Selected columns are referenced by number: repeating an expression costs DuckDB time.
+        numbers = {self.column_sql(name): str(number) for number, name in enumerate(self.selected, 1)}
+        return (
+            f" ORDER BY {', '.join(f'{numbers.get(sql, sql)} {direction}' for sql, direction in directions.items())}"
+            if directions
+            else ""
+        )
 
-    def formula(self, node: Node, *, negated: bool = False) -> str:
-        """TRUE where the condition holds. A single test may be NULL where not; one that is turned around may not."""
+    def filter_sql(self, node: Node, truth: Truth) -> str:
+        """Return SQL that is TRUE where the answer about the condition is yes, and FALSE or NULL elsewhere."""
         match node:
-            case Not(operand):
-                return self.formula(operand, negated=not negated)
-            case And(parts) | Or(parts):
-                joint = " AND " if isinstance(node, And) != negated else " OR "
-                return f"({joint.join(self.formula(part, negated=negated) for part in parts)})"
-        test = self.test(node)
-        return f"(NOT coalesce({test}, FALSE))" if negated else test
+            case ODataNot(operand):
+                return self.filter_sql(operand, truth.of_operand)
+            case ODataAnd(parts) | ODataOr(parts):
+                operator = " AND " if isinstance(node, ODataAnd) != truth.swaps_operators else " OR "
+                return f"({operator.join(self.filter_sql(part, truth) for part in parts)})"
+            case TruthTest(operand):
+                operator = " OR " if truth.swaps_operators else " AND "
+                return f"({operator.join(self.filter_sql(operand, question) for question in questions(node, truth))})"
+            case ODataLiteral(value):
+                return str(truth.holds(value)).upper()
+        test = self.test_sql(node)
+        match truth:
+            case Truth.IS_TRUE:
+                return test
+            case Truth.IS_FALSE if not is_never_null(node):
+                return f"(NOT {test})"
+            case Truth.IS_NOT_FALSE:
+                return test if is_never_null(node) else f"coalesce({test}, TRUE)"
+        return f"(NOT coalesce({test}, FALSE))"
 
-    def test(self, node: Node) -> str:
+    def test_sql(self, node: Node) -> str:
+        """Return SQL that is NULL where the condition is null; a comparison may be NULL where it is false."""
         match node:
-            case Literal(value):
-                return str(bool(value)).upper()
-            case Compare(Comparison.EQ, left, Literal(None)):
+            case ODataField():
+                return self.value(node).sql
+            case ODataCompare(ODataComparison.EQ, left, ODataLiteral(None)):
                 return f"({self.value(left).sql} IS NULL)"
-            case Compare(_, _, Literal(None)):
+            case ODataCompare(_, _, ODataLiteral(None)):
                 return "FALSE"
-            case Compare(op, left, Literal(value)):
-                return self.compared(op, self.value(left), value)
-            case Compare(Comparison.EQ, left, right):
-                one, other = alike(self.value(left), self.value(right))
-                return f"({one} IS NOT DISTINCT FROM {other})"
-            case Compare(op, left, right):
-                one, other = alike(self.value(left), self.value(right))
-                return f"({one} {_SIGNS[op]} {other})"
-            case In(left, items):
-                return self.among(self.value(left), [item.value for item in items])
-            case Match(place, whole, part):
-                return f"{_PLACES[place]}({self.value(whole).sql}, {self.value(part).sql})"
+            case ODataCompare(op, left, ODataLiteral(value)):
+                return self.comparison_sql(op, self.value(left), value)
+            case ODataCompare(ODataComparison.EQ, left, right):
+                left_sql, right_sql = common_operands(self.value(left), self.value(right))
+                return f"({left_sql} IS NOT DISTINCT FROM {right_sql})"
+            case ODataCompare(op, left, right):
+                left_sql, right_sql = common_operands(self.value(left), self.value(right))
+                return f"({left_sql} {_COMPARISON_SQL[op]} {right_sql})"
+            case ODataIn(left, items):
+                return self.membership_sql(self.value(left), items)
+            case TextMatch(match_kind, whole, part):
+                return f"{_MATCH_FUNCTIONS[match_kind]}({self.value(whole).sql}, {self.value(part).sql})"
         raise TypeError(f"{node} is no single test")
 
-    def compared(self, op: Comparison, operand: Operand, value: Any) -> str:
-        if not isinstance(operand.measure, Exact):
-            return f"({operand.sql} {_SIGNS[op]} {self.bound(value, operand.measure)})"
-        asked = operand.measure.reduced(op, value)
-        if isinstance(asked, bool):
-            return f"({operand.sql} IS NOT NULL)" if asked else "FALSE"
-        op, near = asked
-        return f"({operand.sql} {_SIGNS[op]} {self.bound(near, operand.measure)})"
+    def comparison_sql(self, op: ODataComparison, operand: Operand, value: Any) -> str:
+        if not isinstance(operand.comparison_type, ExactType):
+            return f"({operand.sql} {_COMPARISON_SQL[op]} {self.bind_parameter(value, operand.comparison_type)})"
+        reduced = operand.comparison_type.reduce_comparison(op, value)
+        if isinstance(reduced, bool):
+            return f"({operand.sql} IS NOT NULL)" if reduced else "FALSE"
+        op, number = reduced
+        return f"({operand.sql} {_COMPARISON_SQL[op]} {self.bind_parameter(number, operand.comparison_type)})"
 
-    def among(self, operand: Operand, values: list[Any]) -> str:
-        there = [value for value in values if value is not None]
-        if isinstance(operand.measure, Exact):
-            asked = [operand.measure.reduced(Comparison.EQ, value) for value in there]
-            there = [one[1] for one in asked if not isinstance(one, bool)]
-        listed = ", ".join(self.bound(value, operand.measure) for value in there)
-        test = f"({operand.sql} IN ({listed}))" if listed else "FALSE"
-        return f"({test} OR {operand.sql} IS NULL)" if None in values else test
+    def membership_sql(self, operand: Operand, items: Sequence[ODataLiteral | CaseFold]) -> str:
+        values = [item.value for item in items if isinstance(item, ODataLiteral)]
+        folded = [self.value(item).sql for item in items if isinstance(item, CaseFold)]
+        not_null = [value for value in values if value is not None]
+        if isinstance(operand.comparison_type, ExactType):
+            reduced = [operand.comparison_type.reduce_comparison(ODataComparison.EQ, value) for value in not_null]
+            not_null = [comparison[1] for comparison in reduced if not isinstance(comparison, bool)]
+        listed = ", ".join([*folded, *(self.bind_parameter(value, operand.comparison_type) for value in not_null)])
+        test_sql = f"({operand.sql} IN ({listed}))" if listed else "FALSE"
+        return f"({test_sql} OR {operand.sql} IS NULL)" if None in values else test_sql
 
     def value(self, value: Value) -> Operand:
         match value:
-            case Literal(plain):  # text: whatever else is compared stands on the right
-                return Operand(self.bound(plain, Measure.TEXT), Measure.TEXT)
-            case Folded(case, field):
-                return Operand(f"{_FOLDS[case]}({self.field(field.name).sql})", Measure.TEXT)
+            case ODataLiteral(text):  # text: literals of other types are always the right operand
+                return Operand(self.bind_parameter(text, ComparisonType.TEXT), ComparisonType.TEXT)
+            case CaseFold(case, operand):
+                return Operand(f"{_FOLD_FUNCTIONS[case]}({self.value(operand).sql})", ComparisonType.TEXT)
         return self.field(value.name)
 
     def field(self, name: str) -> Operand:
-        kind = self.types[name]
-        place = self.places.get(name)
-        if place is None and name in self.required:
-            told = f"{name!r} cannot be filtered or ordered by: it is promised, and the result does not have it"
-            raise Unsupported("unfit_column", told, field=name)
-        type = pa.null() if place is None else self.have.field(place).type
-        if pt.is_null(type):
-            return Operand(f"CAST(NULL AS {OF_NULL[kind].value})", OF_NULL[kind])
-        if (found := measured(kind, type, self.plain(name))) is None:
-            told = f"{name!r} cannot be filtered or ordered by: it is promised as {kind}, and the result has {type}"
-            raise Unsupported("unfit_column", told, field=name)
-        return found
+        declared_type = self.types[name]
+        index = self.column_indices.get(name)
+        if index is None and name in self.required:
+            raise Unsupported("field_mismatch.missing", field=name)
+        data_type = pa.null() if index is None else self.result_schema.field(index).type
+        if pt.is_null(data_type):
+            return Operand(
+                f"CAST(NULL AS {NULL_COMPARISON_TYPES[declared_type].value})", NULL_COMPARISON_TYPES[declared_type]
+            )
+        if (operand := comparison_operand(declared_type, data_type, self.column_sql(name))) is None:
+            values = {"declared_type": declared_type, "data_type": format_value(data_type)}
+            raise Unsupported("field_mismatch.type", values, field=name)
+        return operand
 
-    def plain(self, name: str) -> str:
-        """The column, of the type that Arrow is given: DuckDB orders an ENUM otherwise than its text."""
-        column, held = _column(self.places[name]), self.have.field(self.places[name]).type
-        type = None if any(is_certain(held) for is_certain in _CERTAIN) else sql_type(held)
-        return column if type is None else f"CAST({column} AS {type})"
+    def column_sql(self, name: str) -> str:
+        """Return the column in the type that Arrow receives: DuckDB orders an ENUM differently from its text."""
+        column, arrow_type = (
+            _column(self.column_indices[name]),
+            self.result_schema.field(self.column_indices[name]).type,
+        )
+        duckdb_type = (
+            None if any(is_unambiguous(arrow_type) for is_unambiguous in _UNAMBIGUOUS_TYPES) else sql_type(arrow_type)
+        )
+        return column if duckdb_type is None else f"CAST({column} AS {duckdb_type})"
 
-    def bound(self, value: Any, measure: Exact | Measure) -> str:
-        name = f"{OURS}{len(self.parameters)}"
-        self.parameters[name] = value if value is None else measure.written(value)
-        return f"CAST(${name} AS {measure.value})"
+    def bind_parameter(self, value: Any, comparison_type: ExactType | ComparisonType) -> str:
+        name = f"{WRAPPER_PARAMETER_PREFIX}{len(self.parameters)}"
+        self.parameters[name] = value if value is None else comparison_type.format_value(value)
+        return f"CAST(${name} AS {comparison_type.value})"
 
 
-def _column(place: int) -> str:
-    return quoted(str(place))
+def _column(index: int) -> str:
+    return quote_identifier(str(index))

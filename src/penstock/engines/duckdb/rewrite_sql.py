@@ -1,74 +1,91 @@
-"""How the rows of a file look afterwards, as a query."""
+"""SQL queries for the rows of a file after a merge."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as pt
 
-from penstock.core.merge import Matched, Plan, Rest, TargetFile
-from penstock.core.names import CARRIED
-from penstock.engines.duckdb.connection import FILES
-from penstock.engines.duckdb.types import quoted, sql_type
+from penstock.core.merge import Matched, MergePlan, Rest, TargetFile
+from penstock.core.names import STORED_ROW_ID_COLUMN
+from penstock.engines.duckdb.connection import READ_FILES_SQL
+from penstock.engines.duckdb.types import quote_identifier, sql_type
 
 
-def brought(plan: Plan) -> list[str]:
-    """The columns for which a matched row takes the source's value."""
-    if plan.write.matched is not Matched.UPDATE:
+def updated_columns(plan: MergePlan) -> list[str]:
+    """Return the columns that a matched row takes from the source."""
+    if plan.rules.matched is not Matched.UPDATE:
         return []
     if not plan.keeps_columns:
-        return list(plan.given)
-    # An equal key is the same key, but for floating numbers: 0.0 and −0.0 are equal, and any NaN is.
-    return [name for name in plan.given if name not in plan.keys or pt.is_floating(plan.schema.field(name).type)]
+        return list(plan.source_columns)
+    # Equal keys are identical except floating-point ones: 0.0 equals −0.0, and all NaN are equal.
+    return [
+        name for name in plan.source_columns if name not in plan.keys or pt.is_floating(plan.schema.field(name).type)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
-class Successor:
-    """A file and, unless nothing of it is matched, the table `m`: what the source brings to its rows.
+class FileRewrite:
+    """Queries for the new version of a file, which join the file with the table `m` of source values.
 
-    `m` has the columns `row`, `hit` (is the row matched?), `moves` (does it leave for another folder?), and c0, c1 … for
-    those of `names`. It has a row for each of the file's, in their order; only the matched ones, where nothing else is
-    needed of the file.
+    `m` has the columns `row`, `hit` (the row is matched), `moves` (the row changes its partition), and c0, c1, … for
+    `updated_columns`. It has one row per row of the file, in order, or only the matched rows if the file itself is not
+    read. Without matches there is no `m`.
     """
 
-    plan: Plan
+    plan: MergePlan
     file: TargetFile
-    matched: bool
-    names: Sequence[str]  # of the columns that are brought
-    held: Collection[str]  # the columns that the file has
+    has_matches: bool
+    updated_columns: Sequence[str]  # taken from the source
+    file_columns: Collection[str]  # columns stored in the file
 
     @property
     def reads_target(self) -> bool:
         carries = self.plan.row_ids and self.file.first_row_id is None
-        return self.plan.keeps_columns or carries or not self.matched
+        return self.plan.keeps_columns or carries or not self.has_matches
 
-    def rows(self, schema: pa.Schema, *, staying: bool = False) -> str:
-        """All rows, or only those that stay in their folder, in their order."""
-        deletes = self.plan.write.rest is Rest.DELETE
-        wanted = [*(["m.hit"] if deletes else []), *(["m.moves IS NOT TRUE"] if staying else [])]
-        return self._select(schema, " AND ".join(wanted))
+    def select_rows(self, schema: pa.Schema, *, remaining_only: bool = False) -> str:
+        """Select all rows in order, or only the rows that stay in their partition."""
+        deletes = self.plan.rules.rest is Rest.DELETE
+        conditions = [*(["m.hit"] if deletes else []), *(["m.moves IS NOT TRUE"] if remaining_only else [])]
+        return self._select(schema, " AND ".join(conditions))
 
-    def leaving(self, schema: pa.Schema) -> str:
-        """The rows that leave for another folder."""
+    def select_moved_rows(self, schema: pa.Schema) -> str:
+        """Select the rows whose partition changed."""
         return self._select(schema, "m.moves")
 
     def _select(self, schema: pa.Schema, where: str) -> str:
-        new = {name: f"m.c{i}" for i, name in enumerate(self.names)} if self.matched else {}
-        columns = ", ".join(f"{self._value(field, new)} AS {quoted(field.name)}" for field in schema)
-        return f"SELECT {columns} FROM {self._sources()} {f'WHERE {where}' if where else ''}"
+        new_values = {name: f"m.c{i}" for i, name in enumerate(self.updated_columns)} if self.has_matches else {}
+        columns = ", ".join(f"{self._value(field, new_values)} AS {quote_identifier(field.name)}" for field in schema)
+        return f"SELECT {columns} FROM {self._from_clause()} {f'WHERE {where}' if where else ''}"
 
-    def _sources(self) -> str:
-        """A positional join keeps each row once and in its turn; LEFT and INNER JOIN promise neither."""
-        target, met = [FILES + " t"] * self.reads_target, ["m"] * self.matched
-        return " POSITIONAL JOIN ".join(target + met)
+    def _from_clause(self) -> str:
+        """Return the FROM clause. A positional join keeps every row once and in order; LEFT and INNER JOIN do not."""
+        target, matches = [READ_FILES_SQL + " t"] * self.reads_target, ["m"] * self.has_matches
+        return " POSITIONAL JOIN ".join(target + matches)
 
-    def _value(self, field: pa.Field, new: Mapping[str, str]) -> str:
-        old = f"t.{quoted(field.name)}" if field.name in self.held and self.reads_target else "NULL"
-        if self.plan.row_ids and field.name == CARRIED and self.file.first_row_id is not None:
-            return f"{'m.row' if self.matched else 't.file_row_number'} + {self.file.first_row_id:d}"
-        kind = sql_type(field.type)
-        if field.name not in new:
-            return f"CAST({old} AS {kind})"
+    def _value(self, field: pa.Field, new_values: Mapping[str, str]) -> str:
+        if field.name in self.file.partition_values:
+            old_value = _text_literal(self.file.partition_values[field.name], field.type)
+        elif field.name in self.file_columns and self.reads_target:
+            old_value = f"t.{quote_identifier(field.name)}"
+        else:
+            old_value = "NULL"
+        if self.plan.row_ids and field.name == STORED_ROW_ID_COLUMN and self.file.first_row_id is not None:
+            return f"{'m.row' if self.has_matches else 't.file_row_number'} + {self.file.first_row_id:d}"
+        data_type = sql_type(field.type)
+        if field.name not in new_values:
+            return f"CAST({old_value} AS {data_type})"
         if not self.plan.keeps_columns:
-            return f"CAST({new[field.name]} AS {kind})"
-        return f"CASE WHEN m.hit THEN CAST({new[field.name]} AS {kind}) ELSE CAST({old} AS {kind}) END"
+            return f"CAST({new_values[field.name]} AS {data_type})"
+        return f"CASE WHEN m.hit THEN CAST({new_values[field.name]} AS {data_type}) ELSE CAST({old_value} AS {data_type}) END"
+
+
+def _text_literal(value: Any, data_type: pa.DataType) -> str:
+    """Return a value as a text literal, which the query casts to its type."""
+    if value is None:
+        return "NULL"
+    value_type = data_type.value_type if pt.is_dictionary(data_type) else data_type
+    text: str = pa.scalar(value, value_type).cast(pa.string()).as_py()
+    return "'" + text.replace("'", "''") + "'"

@@ -1,7 +1,7 @@
-"""Append with Spark: read the source's files, filter, group, align and write, in one pass.
+"""Append with Spark: read the source files, filter, group, align and write, in one pass.
 
-Rows that are appended as they are never leave the task that reads them. The session is one of `for_merging`, and is
-set to read and shuffle in portions that become files of the wanted size.
+Rows that are appended without grouping never leave the task that reads them. The session comes from
+`isolated_session`; its partition sizes are set so that files get the requested size.
 """
 
 import shutil
@@ -11,155 +11,173 @@ import pyspark.sql.types as st
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from penstock.core.merge import FileSink, OutputFile
 from penstock.core.pipeline.aggregates import Function
-from penstock.core.merge import Output, Sink
-from penstock.core.pipeline.operations import Computed, Feed, PlannedAppend, SourceFiles
+from penstock.core.pipeline.plan import AggregateColumn, ColumnSource, PlannedAppend, SourceFiles
+from penstock.core.progress import ProgressCallback
 from penstock.core.selector import Node
 from penstock.core.selector import columns as columns_of
-from penstock.engines.spark import parquet_input as files
-from penstock.engines.spark import parquet_output as output
-from penstock.engines.spark import value_checks as refusals
-from penstock.engines.spark import jobs
-from penstock.engines.spark.aggregates import Wanted, aggregated
-from penstock.engines.spark.jobs import Watch
-from penstock.engines.spark.parquet_output import Beat
-from penstock.engines.spark.selector import condition
+from penstock.engines.spark import jobs, parquet_input, parquet_output, value_checks
+from penstock.engines.spark.aggregates import AggregateRequest, aggregate_groups
+from penstock.engines.spark.parquet_output import RowEstimate
+from penstock.engines.spark.selector import to_spark_condition
 from penstock.engines.spark.types import spark_type
 
-_SHUFFLED_BYTES = 64 << 20  # of Parquet, for one task
-_OPEN_BYTES = 4 << 20  # what it costs to open a file, as bytes that could be read instead
-_FEW_FILES = 8
-_SMALL = 16  # a file is small that has less than such a part of the wanted size
+_SHUFFLE_TASK_BYTES = 64 << 20  # Parquet bytes per task
+_FILE_OPEN_COST_BYTES = 4 << 20  # cost of opening a file, as bytes that could be read instead
+_MIN_FILES_TO_PACK = 8
+_SMALL_FILE_DIVISOR = 16  # a file is small if it is below this fraction of the requested size
 
 
-def selected(spark: SparkSession, source: SourceFiles, selector: Node | None, columns: Sequence[str]) -> DataFrame:
-    """Rows that the selector keeps, with these columns under their own names."""
-    return _numbered(spark, source, selector, columns).toDF(*columns)
+def select_rows(spark: SparkSession, source: SourceFiles, selector: Node | None, columns: Sequence[str]) -> DataFrame:
+    """Return the rows that match the filter, with the given columns."""
+    return _select_numbered(spark, source, selector, columns).toDF(*columns)
 
 
-def write(
-    spark: SparkSession, planned: PlannedAppend, source: SourceFiles, sink: Sink, watch: Watch | None = None
-) -> list[Output]:
-    """Write the rows that the append makes. A file has rows; where there are none, there is no file."""
+def write_append(
+    spark: SparkSession,
+    append: PlannedAppend,
+    source: SourceFiles,
+    sink: FileSink,
+    on_job: ProgressCallback | None = None,
+) -> list[OutputFile]:
+    """Write the rows of an append. Empty files are not written."""
     if not source.paths:
         return []
-    as_they_are = not (planned.group_by or planned.selector)
-    beat = Beat(sink, source.rows if as_they_are else 0, 1, watch)
+    copies_rows = not (append.group_by or append.selector)
+    estimate = RowEstimate(sink, source.rows if copies_rows else 0, 1, on_job)
     folder, context = sink.folder(), spark.sparkContext
-    jobs.run(context, "penstock append: write", lambda: _put(spark, planned, source, sink, folder), beat)
-    outputs = list(output.written(folder, {}))
+    jobs.run_job(context, "penstock append: write", lambda: _write_files(spark, append, source, sink, folder), estimate)
+    outputs = list(parquet_output.list_output_files(folder, {}))
     if (
-        len(outputs) > _FEW_FILES
-        and files.size(each.path for each in outputs) < len(outputs) * sink.file_bytes / _SMALL
+        len(outputs) > _MIN_FILES_TO_PACK
+        and parquet_input.total_bytes(output.path for output in outputs)
+        < len(outputs) * sink.file_bytes / _SMALL_FILE_DIVISOR
     ):
-        packed = sink.folder()
-        jobs.run(context, "penstock append: pack", lambda: _pack(spark, planned, outputs, sink, packed), beat)
+        packed_folder = sink.folder()
+        jobs.run_job(
+            context, "penstock append: pack", lambda: _pack_files(spark, append, outputs, sink, packed_folder), estimate
+        )
         shutil.rmtree(folder)
-        outputs = list(output.written(packed, {}))
-    beat.passed(sum(each.rows for each in outputs))
+        outputs = list(parquet_output.list_output_files(packed_folder, {}))
+    estimate.finish_job(sum(output.rows for output in outputs))
     return outputs
 
 
-def count(spark: SparkSession, planned: PlannedAppend, source: SourceFiles, watch: Watch | None = None) -> int:
-    """How many rows it would append. Their values are not looked at, so some may still be refused."""
+def count_append(
+    spark: SparkSession, append: PlannedAppend, source: SourceFiles, on_job: ProgressCallback | None = None
+) -> int:
+    """Count the rows of an append without checking values, so `write_append` may still reject some."""
     if not source.paths:
         return 0
-    if not (planned.group_by or planned.selector):
+    if not (append.group_by or append.selector):
         return source.rows
 
-    def rows() -> int:
-        kept = _numbered(spark, source, planned.selector, planned.group_by)
-        return (kept.distinct() if planned.group_by else kept).count()
+    def count_rows() -> int:
+        selected = _select_numbered(spark, source, append.selector, append.group_by)
+        return (selected.distinct() if append.group_by else selected).count()
 
-    return jobs.run(spark.sparkContext, "penstock append: count", rows, watch)
+    return jobs.run_job(spark.sparkContext, "penstock append: count", count_rows, on_job)
 
 
-def _numbered(spark: SparkSession, source: SourceFiles, selector: Node | None, columns: Sequence[str]) -> DataFrame:
-    """The same with numbers for names: `s0`, `s1`, …"""
-    numbers = [f"s{i}" for i in range(len(columns))]
+def _select_numbered(
+    spark: SparkSession, source: SourceFiles, selector: Node | None, columns: Sequence[str]
+) -> DataFrame:
+    """Return the rows that match the filter, with columns named `s0`, `s1`, …"""
+    aliases = [f"s{i}" for i in range(len(columns))]
     if not source.paths:
-        nothing = [F.lit(None).cast(spark_type(source.schema.field(name).type)) for name in columns]
-        return spark.range(0).select(*nothing).toDF(*numbers)
-    judged = columns_of(selector) if selector else frozenset()
-    names = [*columns, *sorted(judged - set(columns))]
-    kinds = [spark_type(source.schema.field(name).type) for name in names]
-    rows = files.read(spark, list(map(st.StructField, names, kinds)), *source.paths)
+        null_columns = [F.lit(None).cast(spark_type(source.schema.field(name).type)) for name in columns]
+        return spark.range(0).select(*null_columns).toDF(*aliases)
+    filter_columns = columns_of(selector) if selector else frozenset()
+    names = [*columns, *sorted(filter_columns - set(columns))]
+    types = [spark_type(source.schema.field(name).type) for name in names]
+    rows = parquet_input.read_parquet(spark, list(map(st.StructField, names, types)), *source.paths)
     if selector:
-        rows = rows.filter(condition(selector, source.schema))
-    return rows.toDF(*numbers, *(f"j{i}" for i in range(len(names) - len(columns)))).select(*numbers)
+        rows = rows.filter(to_spark_condition(selector, source.schema))
+    return rows.toDF(*aliases, *(f"j{i}" for i in range(len(names) - len(columns)))).select(*aliases)
 
 
-def _put(spark: SparkSession, planned: PlannedAppend, source: SourceFiles, sink: Sink, folder: str) -> None:
-    _portion(spark, source, sink)
-    computed = list(dict.fromkeys(planned.aggregates))
-    inputs = [each.input for each in computed if each.input is not None]
-    copied = [feed.origin for feed in planned.feeds if isinstance(feed.origin, str)]
-    columns = list(dict.fromkeys([*(planned.group_by or copied), *inputs]))
-    numbers = {name: f"s{i}" for i, name in enumerate(columns)}
-    rows = _numbered(spark, source, planned.selector, columns)
-    if planned.group_by:
-        places = {feed.origin: place for place, feed in reversed(list(enumerate(planned.feeds)))}
-        wanted = [
-            Wanted(
-                each.function,
-                None if each.input is None else numbers[each.input],
-                None if each.input is None else source.schema.field(each.input).type,
-                each.type,
-                places[each],
+def _write_files(spark: SparkSession, append: PlannedAppend, source: SourceFiles, sink: FileSink, folder: str) -> None:
+    _set_partition_sizes(spark, source, sink)
+    aggregates = list(dict.fromkeys(append.aggregates))
+    inputs = [aggregate.input for aggregate in aggregates if aggregate.input is not None]
+    copied = [feed.origin for feed in append.feeds if isinstance(feed.origin, str)]
+    columns = list(dict.fromkeys([*(append.group_by or copied), *inputs]))
+    aliases = {name: f"s{i}" for i, name in enumerate(columns)}
+    rows = _select_numbered(spark, source, append.selector, columns)
+    if append.group_by:
+        column_indices = {feed.origin: index for index, feed in reversed(list(enumerate(append.feeds)))}
+        requests = [
+            AggregateRequest(
+                aggregate.function,
+                None if aggregate.input is None else aliases[aggregate.input],
+                None if aggregate.input is None else source.schema.field(aggregate.input).type,
+                aggregate.type,
+                column_indices[aggregate],
             )
-            for each in computed
+            for aggregate in aggregates
         ]
-        rows = aggregated(rows, [numbers[name] for name in planned.group_by], wanted)
-    made: dict[str | Computed | None, str] = {**numbers, **{each: f"a{i}" for i, each in enumerate(computed)}}
-    values = [_aligned(planned, source, place, feed, made) for place, feed in enumerate(planned.feeds)]
-    rows = rows.select(*values).toDF(*planned.working.names)
-    # A task may have somewhat more than a file's worth; that makes one file, and not a second that is tiny.
-    file_rows = 0 if planned.group_by else int(1.25 * sink.file_bytes * source.rows / max(source.bytes, 1)) + 1
-    options = output.options(sink.layout, output.codec(sink.layout), file_rows)
-    with refusals.named(planned.working.names):
+        rows = aggregate_groups(rows, [aliases[name] for name in append.group_by], requests)
+    value_aliases: dict[str | AggregateColumn | None, str] = {
+        **aliases,
+        **{aggregate: f"a{i}" for i, aggregate in enumerate(aggregates)},
+    }
+    values = [_align_column(append, source, index, feed, value_aliases) for index, feed in enumerate(append.feeds)]
+    rows = rows.select(*values).toDF(*append.working.names)
+    # A task may read somewhat more than one file; 25 % tolerance avoids a second, tiny file.
+    file_rows = 0 if append.group_by else int(1.25 * sink.file_bytes * source.rows / max(source.bytes, 1)) + 1
+    options = parquet_output.writer_options(sink.layout, parquet_output.spark_codec(sink.layout), file_rows)
+    with value_checks.translate_check_errors(append.working.names):
         rows.write.options(**options).parquet(folder)
 
 
-def _aligned(
-    planned: PlannedAppend, source: SourceFiles, place: int, feed: Feed, made: dict[str | Computed | None, str]
+def _align_column(
+    append: PlannedAppend,
+    source: SourceFiles,
+    column_index: int,
+    feed: ColumnSource,
+    value_aliases: dict[str | AggregateColumn | None, str],
 ) -> Column:
     match feed.origin:
         case None:
             return F.lit(None).cast(spark_type(feed.type))
         case str():
-            given = source.schema.field(feed.origin).type
-        case Computed():
-            given = feed.origin.type
-    value = refusals.fitted(F.col(made[feed.origin]), given, feed.type, place)
-    counted = isinstance(feed.origin, Computed) and feed.origin.function is Function.COUNT
-    if planned.working.field(place).nullable or counted:
+            input_type = source.schema.field(feed.origin).type
+        case AggregateColumn():
+            input_type = feed.origin.type
+    value = value_checks.cast_checked(F.col(value_aliases[feed.origin]), input_type, feed.type, column_index)
+    is_count = isinstance(feed.origin, AggregateColumn) and feed.origin.function is Function.COUNT
+    if append.working.field(column_index).nullable or is_count:
         return value
-    return refusals.required(value, feed.type, place)
+    return value_checks.require_not_null(value, feed.type, column_index)
 
 
-def _portion(spark: SparkSession, source: SourceFiles, sink: Sink) -> None:
-    """Set the session so that a task reads what makes one file, or less where cores would be idle.
+def _set_partition_sizes(spark: SparkSession, source: SourceFiles, sink: FileSink) -> None:
+    """Set the partition sizes so that a task reads the rows of one file, or less if cores would be idle.
 
-    Groups are shuffled to a task for each core, and to more where they would have too much to hold. Spark puts the
-    small ones together.
+    Groups are shuffled to one task per core, or to more tasks if each would be too large. Spark coalesces small ones.
     """
     cores = spark.sparkContext.defaultParallelism
-    small = max(sink.file_bytes // _SMALL, 1)
+    small_file_bytes = max(sink.file_bytes // _SMALL_FILE_DIVISOR, 1)
     settings = {
         "spark.sql.files.maxPartitionBytes": sink.file_bytes,
-        "spark.sql.files.openCostInBytes": min(_OPEN_BYTES, small),
-        "spark.sql.files.minPartitionNum": min(max(source.bytes // small, 1), cores),
-        "spark.sql.shuffle.partitions": max(source.bytes // min(_SHUFFLED_BYTES, sink.file_bytes), cores),
+        "spark.sql.files.openCostInBytes": min(_FILE_OPEN_COST_BYTES, small_file_bytes),
+        "spark.sql.files.minPartitionNum": min(max(source.bytes // small_file_bytes, 1), cores),
+        "spark.sql.shuffle.partitions": max(source.bytes // min(_SHUFFLE_TASK_BYTES, sink.file_bytes), cores),
         "spark.sql.adaptive.advisoryPartitionSizeInBytes": max(sink.file_bytes // 8, 1),
     }
     for name, value in settings.items():
         spark.conf.set(name, str(value))
 
 
-def _pack(spark: SparkSession, planned: PlannedAppend, small: Sequence[Output], sink: Sink, folder: str) -> None:
-    """Write many small files again as few: each task reads as many as make one."""
+def _pack_files(
+    spark: SparkSession, append: PlannedAppend, small_files: Sequence[OutputFile], sink: FileSink, folder: str
+) -> None:
+    """Combine many small files: each task reads as many as make one file."""
     spark.conf.set("spark.sql.files.minPartitionNum", "1")
     spark.conf.set("spark.sql.files.openCostInBytes", "0")
-    fields = [st.StructField(field.name, spark_type(field.type)) for field in planned.working]
-    rows = files.read(spark, fields, *(each.path for each in small))
-    rows.write.options(**output.options(sink.layout, output.codec(sink.layout))).parquet(folder)
+    fields = [st.StructField(field.name, spark_type(field.type)) for field in append.working]
+    rows = parquet_input.read_parquet(spark, fields, *(file.path for file in small_files))
+    rows.write.options(**parquet_output.writer_options(sink.layout, parquet_output.spark_codec(sink.layout))).parquet(
+        folder
+    )

@@ -1,4 +1,4 @@
-"""Merge with Spark: three jobs over files, one to stage the source, one to match, one to write."""
+"""Merge engine on Spark, in three jobs: stage the source, match keys, write files."""
 
 import os
 import shutil
@@ -19,28 +19,38 @@ import pyspark.sql.types as st
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from penstock.core.merge.key_index import Keys, comparable
-from penstock.core.merge import Match, Matched, Output, Plan, Rest, Sink, TargetFile, Work
-from penstock.core.names import CARRIED
-from penstock.core.merge.key_ranges import Reach
+from penstock.core.merge import (
+    FileLayout,
+    FileSink,
+    MatchCounts,
+    Matched,
+    MergePlan,
+    OutputFile,
+    Rest,
+    RewritePlan,
+    TargetFile,
+)
+from penstock.core.merge.key_index import KeyIndex, comparable
+from penstock.core.merge.key_ranges import KeyRanges
+from penstock.core.names import STORED_ROW_ID_COLUMN
+from penstock.core.progress import ProgressCallback
+from penstock.engines.spark import jobs, parquet_output
 from penstock.engines.spark import parquet_input as files
-from penstock.engines.spark import parquet_output as output
-from penstock.engines.spark import jobs
-from penstock.engines.spark.parquet_input import Columns
-from penstock.engines.spark.jobs import Watch
-from penstock.engines.spark.parquet_output import Beat
-from penstock.engines.spark.session import for_merging, session
-from penstock.engines.spark.merge_source import AT, HELD_ROWS, Source, count_null
-from penstock.engines.spark.types import is_frame, refusal, schema_of
+from penstock.engines.spark.merge_source import MAX_LOCAL_KEYS, SOURCE_ROW, SparkMergeSource, count_nulls
+from penstock.engines.spark.parquet_input import ParquetColumns
+from penstock.engines.spark.parquet_output import RowEstimate
+from penstock.engines.spark.required_columns import declare_required
+from penstock.engines.spark.session import detect_loss, get_or_start_session, isolated_session
+from penstock.engines.spark.types import arrow_schema, describe_unsupported_column, is_dataframe
 
-__all__ = ["Spark", "SparkMerge", "is_frame", "schema_of"]
+__all__ = ["SparkEngine", "SparkMergeSession", "arrow_schema", "is_dataframe"]
 
-_HIT = [st.StructField("file", st.StringType()), st.StructField(AT, st.LongType())]
-_HERE_ROWS = 10_000_000  # of the target: in so many, keys are looked up sooner than a job of Spark's has begun
-_SHUFFLED_BYTES = 64 << 20  # of Parquet, for one task
+_MATCH_FIELDS = [st.StructField("file", st.StringType()), st.StructField(SOURCE_ROW, st.LongType())]
+_MAX_LOCAL_TARGET_ROWS = 10_000_000  # up to this many target rows, a lookup in this process is faster than a Spark job
+_SHUFFLE_TASK_BYTES = 64 << 20  # Parquet bytes per task
 
 
-class Spark:
+class SparkEngine:
     name = "spark"
 
     def __init__(
@@ -49,251 +59,332 @@ class Spark:
         spark: SparkSession | None = None,
         master: str = "local[*]",
         conf: Mapping[str, str] | None = None,
-        watch: Watch | None = None,
+        on_job: ProgressCallback | None = None,
     ) -> None:
-        """`scratch`: a folder that exists, where every worker sees it. `spark`: the caller's session, if there is one."""
+        """Configure the engine.
+
+        Args:
+            scratch: existing folder that all workers can access
+            spark: the caller's session; without one, the active session is used or one is started
+            master: Spark master of a new session
+            conf: Spark settings of a new session
+            on_job: receives the stages and tasks of Spark jobs; may raise to cancel them
+        """
         self._scratch, self._spark, self._master, self._conf = scratch, spark, master, conf
-        self._watch = watch
+        self._on_job = on_job
 
-    def open(self, plan: Plan, source: "pa.Table | DataFrame") -> "SparkMerge":
-        spark = source.sparkSession if is_frame(source) else self._spark or session(self._master, self._conf)
-        return SparkMerge(for_merging(spark), plan, source, f"{self._scratch}/{uuid4().hex}", self._watch)
+    def open(self, plan: MergePlan, source: "pa.Table | DataFrame") -> "SparkMergeSession":
+        spark = (
+            source.sparkSession
+            if is_dataframe(source)
+            else self._spark or get_or_start_session(self._master, self._conf)
+        )
+        return SparkMergeSession(isolated_session(spark), plan, source, f"{self._scratch}/{uuid4().hex}", self._on_job)
 
-    def refuses(self, schema: pa.Schema) -> str | None:
-        return refusal(schema)
+    def explain_unsupported(self, schema: pa.Schema) -> str | None:
+        return describe_unsupported_column(schema)
 
 
-class SparkMerge:
-    reach: Reach
+class SparkMergeSession:
+    key_ranges: KeyRanges
 
     def __init__(
-        self, spark: SparkSession, plan: Plan, source: "pa.Table | DataFrame", folder: str, watch: Watch | None
+        self,
+        spark: SparkSession,
+        plan: MergePlan,
+        source: "pa.Table | DataFrame",
+        folder: str,
+        on_job: ProgressCallback | None,
     ) -> None:
-        self._spark, self._plan, self._columns, self._folder = spark, plan, Columns(plan), folder
-        self._watch = watch
-        self._hits: str | None = None  # where the last match is: a file, and the source's row that it holds
-        self._new, self._once = 0, False  # how many source rows hit nothing; and does none hit two rows?
+        self._spark, self._plan, self._columns, self._folder = spark, plan, ParquetColumns(plan), folder
+        self._on_job = on_job
+        self._matches_path: str | None = None  # Parquet folder of the last match: target file and source row
+        self._new_rows, self._matches_once = (
+            0,
+            False,
+        )  # source rows without a match; True if no source row matches two rows
         os.mkdir(folder)
         try:
-            self._source: Source = self._run("read the source", lambda: Source(spark, plan, source, folder))
+            self._source: SparkMergeSource = self._run(
+                "read the source", lambda: SparkMergeSource(spark, plan, source, folder)
+            )
         except BaseException:
             self.close()
             raise
-        self.reach = self._source.reach
+        self.key_ranges = self._source.key_ranges
 
     def nulls(self, files: Sequence[TargetFile]) -> Mapping[str, int]:
         counts = dict.fromkeys(self._plan.keys, 0)
         for file in files:
-            for name in counts.keys() & file.parts.keys():
-                counts[name] += file.rows if file.parts[name] is None else 0
+            for name in counts.keys() & file.partition_values.keys():
+                counts[name] += file.rows if file.partition_values[name] is None else 0
         stored = [name for name in self._plan.keys if name not in self._plan.partitions]
         if files and stored:
-            columns = self._columns.of("t", stored)
-            told = self._run(
-                "look for NULL in keys", lambda: self._target(files, stored).select(*map(count_null, columns)).first()
+            columns = self._columns.aliases("t", stored)
+            null_counts = self._run(
+                "look for NULL in keys",
+                lambda: self._read_target(files, stored).select(*map(count_nulls, columns)).first(),
             )
-            counts.update(zip(stored, told, strict=True))
+            counts.update(zip(stored, null_counts, strict=True))
         return {name: number for name, number in counts.items() if number}
 
-    def match(self, files: Sequence[TargetFile]) -> Match:
-        rows, place = self._source.rows, f"{self._folder}/{uuid4().hex}"
-        self._hits, self._new, self._once = None, rows, False
+    def match(self, files: Sequence[TargetFile]) -> MatchCounts:
+        rows, matches_path = self._source.rows, f"{self._folder}/{uuid4().hex}"
+        self._matches_path, self._new_rows, self._matches_once = None, rows, False
         if not (files and rows):
-            return Match({}, rows, rows)
-        if self._source.held is not None and sum(file.rows for file in files) <= _HERE_ROWS:
-            found, known = self._looked_up(files, self._source.held, place)
+            return MatchCounts({}, rows, rows)
+        if self._source.local_keys is not None and sum(file.rows for file in files) <= _MAX_LOCAL_TARGET_ROWS:
+            file_counts, matched_rows = self._match_locally(files, self._source.local_keys, matches_path)
         else:
-            self._spread(files)
-            self._run("match keys", lambda: self._meeting(files).write.parquet(place))
-            found, known = self._counted(place)
-        self._hits, self._new, self._once = place, rows - known, sum(found.values()) == known
-        return Match(found, rows - known, rows)
+            self._set_shuffle_partitions(files)
+            self._run("match keys", lambda: self._match_keys(files).write.parquet(matches_path))
+            file_counts, matched_rows = self._count_matches(matches_path)
+        self._matches_path, self._new_rows, self._matches_once = (
+            matches_path,
+            rows - matched_rows,
+            sum(file_counts.values()) == matched_rows,
+        )
+        return MatchCounts(file_counts, rows - matched_rows, rows)
 
-    def write(self, work: Work, sink: Sink) -> list[Output]:
-        """Rows of several files may come to lie in one. Where rows have ids, new rows have files of their own."""
-        self._spread(work.rewrite)
-        codec, codecs = output.codec(sink.layout), _by_codec(work.rewrite)
-        apart = self._plan.row_ids or bool(self._plan.partitions)
-        trades = self._trades and codecs.keys() <= {codec}
-        alike: dict[tuple[str, bool], list[Callable[[], DataFrame]]] = defaultdict(list)  # what one job can write
-        for each, some in codecs.items():
-            if not trades:
-                alike[each, False].append(partial(self._rewritten, some))
-            elif self._plan.write.rest is Rest.KEEP:
-                alike[each, False].append(partial(self._missed, some))
-        if trades:
-            alike[codec, apart].append(partial(self._brought, "" if work.insert or not self._new else "left_semi"))
-        elif work.insert:
-            alike[codec, apart].append(partial(self._brought, "left_anti"))
-        parts = self._part_values(work.rewrite)
-        rows = sum(file.rows for file in work.rewrite) + work.counts.inserted
-        beat = Beat(sink, rows, len(alike), self._watch)
-        outputs: list[Output] = []
-        for (codec, new), frames in alike.items():
+    def write(self, rewrite_plan: RewritePlan, sink: FileSink) -> list[OutputFile]:
+        """Write the result. Rows of several files may end up in one; with row ids, new rows get separate files."""
+        self._set_shuffle_partitions(rewrite_plan.rewrite)
+        codec, codecs = parquet_output.spark_codec(sink.layout), _group_by_codec(rewrite_plan.rewrite)
+        separate_new_rows = self._plan.row_ids or bool(self._plan.partitions)
+        replaces_rows = self._replaces_whole_rows and codecs.keys() <= {codec}
+        frames_by_job: dict[tuple[str, bool], list[Callable[[], DataFrame]]] = defaultdict(
+            list
+        )  # (codec, spread) → frames of one job
+        for file_codec, codec_files in codecs.items():
+            if not replaces_rows:
+                frames_by_job[file_codec, False].append(partial(self._rewritten_rows, codec_files))
+            elif self._plan.rules.rest is Rest.KEEP:
+                frames_by_job[file_codec, False].append(partial(self._unmatched_target_rows, codec_files))
+        if replaces_rows:
+            frames_by_job[codec, separate_new_rows].append(
+                partial(self._source_rows, "" if rewrite_plan.insert or not self._new_rows else "left_semi")
+            )
+        elif rewrite_plan.insert:
+            frames_by_job[codec, separate_new_rows].append(partial(self._source_rows, "left_anti"))
+        partition_values = self._partition_values(rewrite_plan.rewrite)
+        rows = sum(file.rows for file in rewrite_plan.rewrite) + rewrite_plan.counts.inserted
+        estimate = RowEstimate(sink, rows, len(frames_by_job), self._on_job)
+        outputs: list[OutputFile] = []
+        for (codec, is_spread), frames in frames_by_job.items():
             folder = sink.folder()
-            options = output.options(sink.layout, codec, max(int(sink.file_bytes / self._row_bytes(work.rewrite)), 1))
-            job = partial(self._put, frames, parts, folder, options, spread=new or self._moves)
-            jobs.run(self._spark.sparkContext, "penstock merge: write", job, beat)
-            outputs += output.written(folder, parts)
-            beat.passed(sum(each.rows for each in outputs))
+            options = parquet_output.writer_options(
+                sink.layout, codec, max(int(sink.file_bytes / self._row_bytes(rewrite_plan.rewrite)), 1)
+            )
+            job = partial(
+                self._write_frames,
+                frames,
+                sink.layout,
+                partition_values,
+                folder,
+                options,
+                spread=is_spread or self._moves_rows,
+            )
+            jobs.run_job(self._spark.sparkContext, "penstock merge: write", job, estimate)
+            outputs += parquet_output.list_output_files(folder, partition_values)
+            estimate.finish_job(sum(file_codec.rows for file_codec in outputs))
         return outputs
 
     def close(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _run(self, purpose: str, act: Callable[[], Any]) -> Any:
-        return jobs.run(self._spark.sparkContext, f"penstock merge: {purpose}", act, self._watch)
+    def _run(self, purpose: str, action: Callable[[], Any]) -> Any:
+        return jobs.run_job(self._spark.sparkContext, f"penstock merge: {purpose}", action, self._on_job)
 
-    def _spread(self, some: Iterable[TargetFile]) -> None:
-        """A shuffle has a task for each core, and more where they would have too much to hold."""
-        tasks = max(files.size(file.path for file in some), self._source.bytes) // _SHUFFLED_BYTES
-        cores = self._spark.sparkContext.defaultParallelism
-        self._spark.conf.set("spark.sql.shuffle.partitions", str(max(tasks, cores)))
+    def _set_shuffle_partitions(self, target_files: Iterable[TargetFile]) -> None:
+        """Set one shuffle task per core, or more if each would be too large."""
+        tasks = max(files.total_bytes(file.path for file in target_files), self._source.bytes) // _SHUFFLE_TASK_BYTES
+        with detect_loss(self._spark.sparkContext):
+            cores = self._spark.sparkContext.defaultParallelism
+            self._spark.conf.set("spark.sql.shuffle.partitions", str(max(tasks, cores)))
 
-    def _target(self, some: Sequence[TargetFile], names: Sequence[str], *extras: str) -> DataFrame:
-        return files.target(self._spark, self._plan, some, names, *extras)
+    def _read_target(self, target_files: Sequence[TargetFile], names: Sequence[str], *extras: str) -> DataFrame:
+        return files.read_target(self._spark, self._plan, target_files, names, *extras)
 
     def _same_key(self) -> Column:
-        return F.expr(" AND ".join(f"t{i} = s{i}" for i in map(self._columns.place, self._plan.keys)))
+        return F.expr(" AND ".join(f"t{i} = s{i}" for i in map(self._columns.index, self._plan.keys)))
 
     # Matching
 
-    def _meeting(self, some: Sequence[TargetFile]) -> DataFrame:
-        keys = self._source.frame.select(*self._columns.of("s", self._plan.keys), AT)
-        return self._target(some, self._plan.keys, "file").join(keys, self._same_key()).select("file", AT)
+    def _match_keys(self, target_files: Sequence[TargetFile]) -> DataFrame:
+        keys = self._source.frame.select(*self._columns.aliases("s", self._plan.keys), SOURCE_ROW)
+        return (
+            self._read_target(target_files, self._plan.keys, "file")
+            .join(keys, self._same_key())
+            .select("file", SOURCE_ROW)
+        )
 
-    def _looked_up(self, some: Sequence[TargetFile], held: pa.Table, place: str) -> tuple[dict[str, int], int]:
-        """The same without a job: how many rows of each file are hits, and how many source rows hit something."""
-        lookup = Keys([comparable(held[name]) for name in self._columns.of("s", self._plan.keys)])
+    def _match_locally(
+        self, target_files: Sequence[TargetFile], local_keys: pa.Table, matches_path: str
+    ) -> tuple[dict[str, int], int]:
+        """Match keys in this process instead of a Spark job; return like `_count_matches`."""
+        lookup = KeyIndex([comparable(local_keys[name]) for name in self._columns.aliases("s", self._plan.keys)])
         with ThreadPoolExecutor() as pool:
-            places = list(pool.map(lambda file: _met(self._plan, file, lookup), some))
-        hit = np.unique(np.concatenate(places))
-        os.mkdir(place)
-        pq.write_table(pa.table({AT: held[AT].take(pa.array(hit))}), f"{place}/0.parquet")
-        return {file.path: len(each) for file, each in zip(some, places, strict=True) if len(each)}, len(hit)
+            matched_by_file = list(pool.map(lambda file: _match_file(self._plan, file, lookup), target_files))
+        matched = np.unique(np.concatenate(matched_by_file))
+        os.mkdir(matches_path)
+        pq.write_table(
+            pa.table({SOURCE_ROW: local_keys[SOURCE_ROW].take(pa.array(matched))}), f"{matches_path}/0.parquet"
+        )
+        return {
+            file.path: len(file_matches)
+            for file, file_matches in zip(target_files, matched_by_file, strict=True)
+            if len(file_matches)
+        }, len(matched)
 
-    def _counted(self, place: str) -> tuple[dict[str, int], int]:
-        """How many rows of each file are hits, and how many source rows hit something."""
-        held = pads.dataset(place, format="parquet", schema=pa.schema([("file", pa.string()), (AT, pa.int64())]))
-        if held.count_rows() <= HELD_ROWS:
-            table = held.to_table()
-            told = [(each["values"], each["counts"]) for each in pc.value_counts(table["file"]).to_pylist()]
-            known = pc.count_distinct(table[AT]).as_py()
+    def _count_matches(self, matches_path: str) -> tuple[dict[str, int], int]:
+        """Return the number of matched rows of each file, and the number of matched source rows."""
+        matches = pads.dataset(
+            matches_path, format="parquet", schema=pa.schema([("file", pa.string()), (SOURCE_ROW, pa.int64())])
+        )
+        if matches.count_rows() <= MAX_LOCAL_KEYS:
+            table = matches.to_table()
+            file_counts = [(each["values"], each["counts"]) for each in pc.value_counts(table["file"]).to_pylist()]
+            matched_rows = pc.count_distinct(table[SOURCE_ROW]).as_py()
         else:
-            hits = files.read(self._spark, _HIT, place)
-            told = self._run("count matches", lambda: [tuple(row) for row in hits.groupBy("file").count().collect()])
-            known = self._run("count matches", lambda: hits.select(AT).distinct().count())
-        return {files.path_of(uri): number for uri, number in told}, known
+            with detect_loss(self._spark.sparkContext):
+                match_frame = files.read_parquet(self._spark, _MATCH_FIELDS, matches_path)
+            file_counts = self._run(
+                "count matches", lambda: [tuple(row) for row in match_frame.groupBy("file").count().collect()]
+            )
+            matched_rows = self._run("count matches", lambda: match_frame.select(SOURCE_ROW).distinct().count())
+        return {files.uri_to_path(uri): number for uri, number in file_counts}, matched_rows
 
     # Writing
 
-    def _rewritten(self, some: Sequence[TargetFile]) -> DataFrame:
-        write, carried = self._plan.write, [CARRIED] if self._plan.row_ids else []
-        rows, value = self._target(some, self._columns.names, *carried), "t{0}"
-        if write.rest is Rest.DELETE:
+    def _rewritten_rows(self, target_files: Sequence[TargetFile]) -> DataFrame:
+        rules, row_id_columns = self._plan.rules, [STORED_ROW_ID_COLUMN] if self._plan.row_ids else []
+        rows, value = self._read_target(target_files, self._columns.names, *row_id_columns), "t{0}"
+        if rules.rest is Rest.DELETE:
             rows = rows.join(self._source.frame, self._same_key())
             value = "s{0}"
-        elif write.matched is Matched.UPDATE:
+        elif rules.matched is Matched.UPDATE:
             rows = rows.join(self._source.frame, self._same_key(), "left")
-            value = f"CASE WHEN {AT} IS NULL THEN t{{0}} ELSE s{{0}} END"
-        values = [value if name in self._plan.given else "t{0}" for name in self._columns.names]
-        return rows.selectExpr(*(each.format(i) for i, each in enumerate(values)), *carried)
+            value = f"CASE WHEN {SOURCE_ROW} IS NULL THEN t{{0}} ELSE s{{0}} END"
+        values = [value if name in self._plan.source_columns else "t{0}" for name in self._columns.names]
+        return rows.selectExpr(*(expression.format(i) for i, expression in enumerate(values)), *row_id_columns)
 
-    def _missed(self, some: Sequence[TargetFile]) -> DataFrame:
-        """The rows of the target whose key the source has not."""
-        keys = self._source.frame.select(*self._columns.of("s", self._plan.keys))
-        rows = self._target(some, self._columns.names).join(keys, self._same_key(), "left_anti")
-        return rows.select(*self._columns.of("t", self._columns.names))
+    def _unmatched_target_rows(self, target_files: Sequence[TargetFile]) -> DataFrame:
+        """Return the target rows without a match in the source."""
+        keys = self._source.frame.select(*self._columns.aliases("s", self._plan.keys))
+        rows = self._read_target(target_files, self._columns.names).join(keys, self._same_key(), "left_anti")
+        return rows.select(*self._columns.aliases("t", self._columns.names))
 
-    def _brought(self, how: str) -> DataFrame:
-        """The rows of the source: all, those that hit something (left_semi), or the others (left_anti)."""
+    def _source_rows(self, join_type: str) -> DataFrame:
+        """Return source rows: all (""), matched ones (left_semi), or unmatched ones (left_anti)."""
         rows = self._source.frame
-        if self._hits and how:
-            rows = rows.join(files.read(self._spark, _HIT, self._hits), AT, how)
-        named = enumerate(zip(self._columns.names, self._columns.kinds, strict=True))
-        values = [F.col(f"s{i}") if name in self._plan.given else F.lit(None).cast(kind) for i, (name, kind) in named]
+        if self._matches_path and join_type:
+            rows = rows.join(files.read_parquet(self._spark, _MATCH_FIELDS, self._matches_path), SOURCE_ROW, join_type)
+        columns = enumerate(zip(self._columns.names, self._columns.types, strict=True))
+        values = [
+            F.col(f"s{i}") if name in self._plan.source_columns else F.lit(None).cast(data_type)
+            for i, (name, data_type) in columns
+        ]
         return rows.select(*values)
 
-    def _part_values(self, some: Sequence[TargetFile]) -> dict[str, pa.Array]:
-        """Every value that a partition column may get: those of the files and of the source, and NULL."""
-        given = [name for name in self._plan.partitions if name in self._plan.given]
-        columns = self._columns.of("s", given)
-        brought = None
-        if given:
-            brought = self._run("find partitions", lambda: self._source.frame.select(*columns).distinct().toArrow())
+    def _partition_values(self, target_files: Sequence[TargetFile]) -> dict[str, pa.Array]:
+        """Return all possible values of each partition column: of the files, of the source, and NULL."""
+        source_partitions = [name for name in self._plan.partitions if name in self._plan.source_columns]
+        columns = self._columns.aliases("s", source_partitions)
+        source_values = None
+        if source_partitions:
+            source_values = self._run(
+                "find partitions", lambda: self._source.frame.select(*columns).distinct().toArrow()
+            )
         values = {}
         for name in self._plan.partitions:
-            kind = self._plan.schema.field(name).type
-            chunks = [pa.array([None, *(file.parts[name] for file in some)], kind)]
-            if brought is not None and name in given:
-                chunks += brought.column(given.index(name)).cast(kind).chunks
+            data_type = self._plan.schema.field(name).type
+            chunks = [pa.array([None, *(file.partition_values[name] for file in target_files)], data_type)]
+            if source_values is not None and name in source_partitions:
+                chunks += source_values.column(source_partitions.index(name)).cast(data_type).chunks
             values[name] = pc.unique(pa.chunked_array(chunks))
         return values
 
     @property
-    def _trades(self) -> bool:
-        """Can rows of the source take the place of those that they hit, whole, so that no row is made of two?"""
+    def _replaces_whole_rows(self) -> bool:
+        """Return True if source rows replace matched rows completely, so that no join of values is needed."""
         plan = self._plan
-        whole = set(plan.given) == set(plan.schema.names) and not plan.row_ids
-        return plan.write.matched is Matched.UPDATE and whole and self._once
+        whole = set(plan.source_columns) == set(plan.schema.names) and not plan.row_ids
+        return plan.rules.matched is Matched.UPDATE and whole and self._matches_once
 
     @property
-    def _moves(self) -> bool:
-        """Can a row of the target come into another partition?"""
+    def _moves_rows(self) -> bool:
+        """Return True if the merge can move a target row to another partition."""
         plan = self._plan
-        return plan.write.matched is Matched.UPDATE and bool(set(plan.partitions) & set(plan.given) - set(plan.keys))
+        return plan.rules.matched is Matched.UPDATE and bool(
+            set(plan.partitions) & set(plan.source_columns) - set(plan.keys)
+        )
 
-    def _put(
+    def _write_frames(
         self,
         frames: Sequence[Callable[[], DataFrame]],
-        parts: Mapping[str, pa.Array],
+        layout: FileLayout,
+        partition_values: Mapping[str, pa.Array],
         folder: str,
         options: Mapping[str, Any],
         *,
         spread: bool,
     ) -> None:
-        """Write rows under their columns' names. A partition's folder is a number, so that no value is spelled out."""
-        carried = [CARRIED] if CARRIED in (first := frames[0]()).columns else []
+        """Write the columns of the layout. Partition folders are numbers, so that no value needs to be escaped."""
+        row_id_columns = [STORED_ROW_ID_COLUMN] if STORED_ROW_ID_COLUMN in (first := frames[0]()).columns else []
         rows = reduce(DataFrame.unionAll, (frame() for frame in frames[1:]), first)
-        rows = rows.toDF(*self._columns.of("c", self._columns.names), *carried)
-        for column, values in zip(self._columns.of("c", parts), parts.values(), strict=True):
-            known = self._spark.createDataFrame(pa.table({"value": values, f"in_{column}": pa.arange(0, len(values))}))
-            rows = rows.join(F.broadcast(known), F.expr(f"{column} <=> value")).drop("value", column)
-        names = [name for name in self._columns.names if name not in parts]
-        mark = next(m for n in count() if not any(name.startswith(m := f"part{'_' * n}") for name in names))
-        folders = [f"{mark}{i}" for i in range(len(parts))]
-        rows = rows.select(*self._columns.of("c", names), *carried, *self._columns.of("in_c", parts))
-        rows = rows.toDF(*names, *carried, *folders)
+        rows = rows.toDF(*self._columns.aliases("c", self._columns.names), *row_id_columns)
+        for column, values in zip(self._columns.aliases("c", partition_values), partition_values.values(), strict=True):
+            numbered_values = self._spark.createDataFrame(
+                pa.table({"value": values, f"in_{column}": pa.arange(0, len(values))})
+            )
+            rows = rows.join(F.broadcast(numbered_values), F.expr(f"{column} <=> value")).drop("value")
+        fields = [field for field in layout.schema if field.name in self._columns.names]
+        names = [field.name for field in fields]
+        prefix = next(
+            candidate
+            for underscores in count()
+            if not any(name.startswith(candidate := f"part{'_' * underscores}") for name in names)
+        )
+        folders = [f"{prefix}{i}" for i in range(len(partition_values))]
+        values = [F.col(column) for column in self._columns.aliases("c", names)]
+        if layout.stores_required:
+            values = list(map(declare_required, values, fields))
+        rows = rows.select(*values, *row_id_columns, *self._columns.aliases("in_c", partition_values))
+        rows = rows.toDF(*names, *row_id_columns, *folders)
         if folders and spread:
-            rows = rows.hint("rebalance", *folders)  # else every task would have a file in every folder
+            rows = rows.hint("rebalance", *folders)  # otherwise every task would write a file in every folder
         rows.write.options(**options).partitionBy(*folders).parquet(folder)
 
-    def _row_bytes(self, some: Sequence[TargetFile]) -> float:
-        rows = sum(file.rows for file in some)
+    def _row_bytes(self, target_files: Sequence[TargetFile]) -> float:
+        rows = sum(file.rows for file in target_files)
         if not rows:
             return max(self._source.bytes / max(self._source.rows, 1), 1)
-        return max(files.size(file.path for file in some) / rows, 1)
+        return max(files.total_bytes(file.path for file in target_files) / rows, 1)
 
 
-def _met(plan: Plan, file: TargetFile, lookup: Keys) -> Any:
-    """The places of the keys that the file's rows have."""
-    kinds = {name: plan.schema.field(name).type for name in plan.keys}
-    stored = pa.schema([(name, kind) for name, kind in kinds.items() if name not in file.parts])
-    rows = pads.dataset(file.path, schema=stored, format="parquet").scanner(
+def _match_file(plan: MergePlan, file: TargetFile, lookup: KeyIndex) -> Any:
+    """Return the source rows whose keys occur in the file."""
+    types = {name: plan.schema.field(name).type for name in plan.keys}
+    stored_keys = pa.schema(
+        [(name, data_type) for name, data_type in types.items() if name not in file.partition_values]
+    )
+    rows = pads.dataset(file.path, schema=stored_keys, format="parquet").scanner(
         batch_size=plan.batch_rows, use_threads=False
     )
-    places = [np.zeros(0, dtype=np.int64)]
+    source_rows = [np.zeros(0, dtype=np.int64)]
     for batch in rows.to_batches():
         keys = [
-            pa.repeat(pa.scalar(file.parts[name], kind), len(batch)) if name in file.parts else batch.column(name)
-            for name, kind in kinds.items()
+            pa.repeat(pa.scalar(file.partition_values[name], data_type), len(batch))
+            if name in file.partition_values
+            else batch.column(name)
+            for name, data_type in types.items()
         ]
-        places.append(lookup.meet([comparable(key) for key in keys])[1])
-    return np.concatenate(places)
+        source_rows.append(lookup.lookup([comparable(key) for key in keys])[1])
+    return np.concatenate(source_rows)
 
 
-def _by_codec(some: Iterable[TargetFile]) -> dict[str, list[TargetFile]]:
-    found: dict[str, list[TargetFile]] = defaultdict(list)
-    for file in some:
-        found[output.codec(file.layout)].append(file)
-    return found
+def _group_by_codec(target_files: Iterable[TargetFile]) -> dict[str, list[TargetFile]]:
+    files_by_codec: dict[str, list[TargetFile]] = defaultdict(list)
+    for file in target_files:
+        files_by_codec[parquet_output.spark_codec(file.layout)].append(file)
+    return files_by_codec

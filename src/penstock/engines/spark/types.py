@@ -1,4 +1,4 @@
-"""Arrow's types and Spark's: which are the same, and which Spark would change."""
+"""Map Arrow types to Spark types, and find types that Spark would change."""
 
 import sys
 from collections.abc import Callable
@@ -11,9 +11,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_type
 
+from penstock.core.formatting import format_value
 from penstock.errors import Invalid
 
-_SAME: list[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], st.DataType]]] = [
+_SPARK_TYPES: list[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], st.DataType]]] = [
     (pt.is_boolean, lambda _: st.BooleanType()),
     (pt.is_int8, lambda _: st.ByteType()),
     (pt.is_int16, lambda _: st.ShortType()),
@@ -22,7 +23,7 @@ _SAME: list[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], st.Data
     (pt.is_float32, lambda _: st.FloatType()),
     (pt.is_float64, lambda _: st.DoubleType()),
     (lambda t: pt.is_decimal128(t) and 0 <= t.scale <= t.precision, lambda t: st.DecimalType(t.precision, t.scale)),
-    # One type in several forms: readers of a directory take them for each other.
+    # Forms of one Parquet type, which readers of a directory treat as the same.
     (lambda t: pt.is_string(t) or pt.is_large_string(t) or pt.is_string_view(t), lambda _: st.StringType()),
     (lambda t: pt.is_binary(t) or pt.is_large_binary(t) or pt.is_binary_view(t), lambda _: st.BinaryType()),
     (pt.is_date32, lambda _: st.DateType()),
@@ -35,37 +36,37 @@ _SAME: list[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], st.Data
 ]
 
 
-def spark_type(kind: pa.DataType) -> st.DataType:
-    """The type of Spark's that is stored in the same way."""
-    if not isinstance(kind, pa.BaseExtensionType):
-        for matches, same in _SAME:
-            if matches(kind):
-                return same(kind)
-    raise _Changed(str(kind))
+def spark_type(data_type: pa.DataType) -> st.DataType:
+    """Return the Spark type that is stored in the same way."""
+    if not isinstance(data_type, pa.BaseExtensionType):
+        for matches, make_type in _SPARK_TYPES:
+            if matches(data_type):
+                return make_type(data_type)
+    raise _UnsupportedType(str(data_type))
 
 
-def refusal(schema: pa.Schema) -> str | None:
-    """Which column Spark would change when it reads and writes it back, if there is one."""
+def describe_unsupported_column(schema: pa.Schema) -> str | None:
+    """Describe the first column that Spark would change when it reads and writes it, or return None."""
     for field in schema:
         try:
             spark_type(field.type)
-        except _Changed as changed:
-            inside = "" if str(changed) == str(field.type) else f" (in it {changed})"
-            return f"column {field.name!r} is {field.type}{inside}, which Spark does not keep as it is"
+        except _UnsupportedType as error:
+            inner = "" if str(error) == str(field.type) else f" (in it {format_value(error)})"
+            return f"Column {field.name!r} has type {format_value(field.type)}{inner}, which Spark would change"
         if field.name == "_metadata":
-            return "column '_metadata' has the name under which Spark tells where a row is from"
+            return "Column '_metadata' has a name that Spark reserves for file metadata"
     return None
 
 
-def is_frame(source: Any) -> bool:
-    """Is it a frame of Spark's?"""
+def is_dataframe(source: Any) -> bool:
+    """Return True if the source is a Spark DataFrame."""
     return "pyspark" in sys.modules and isinstance(source, DataFrame)
 
 
-def schema_of(frame: DataFrame) -> pa.Schema:
-    """The columns of a frame, with Arrow's types."""
+def arrow_schema(frame: DataFrame) -> pa.Schema:
+    """Return the Arrow schema of a DataFrame."""
     if frame.isStreaming:
-        raise Invalid("no_rows", "a streaming frame has no end; merge the batches that foreachBatch gives")
+        raise Invalid("unsupported_source.streaming_frame")
     return pa.schema([pa.field(f.name, _arrow_type(f), f.nullable) for f in frame.schema])
 
 
@@ -74,11 +75,11 @@ def _arrow_type(field: st.StructField) -> pa.DataType:
         return to_arrow_type(field.dataType, timezone="UTC")
     except (PySparkException, TypeError, ValueError):
         raise Invalid(
-            "type_not_kept",
-            f"column {field.name!r}: type {field.dataType.simpleString()} cannot be kept; cast it to another",
+            "unsupported_type.frame",
+            {"name": field.name, "data_type": field.dataType.simpleString()},
             column=field.name,
         ) from None
 
 
-class _Changed(Exception):
-    """The type that Spark would change."""
+class _UnsupportedType(Exception):
+    """A type that Spark would change."""

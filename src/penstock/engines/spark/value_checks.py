@@ -1,7 +1,7 @@
-"""Values that the working dataset cannot hold: noticed inside a job, where columns have numbers, told with their names.
+"""Check inside Spark jobs that values fit the working dataset, and report failures by column name.
 
-A column that refuses raises in the middle of Spark's pass. Spark wraps what is raised in errors of its own, so it is
-a mark that we look for.
+A failed check raises inside the job, where columns are numbered. Spark wraps the error, so its message carries a marker
+that `translate_check_errors` searches for.
 """
 
 import re
@@ -20,72 +20,73 @@ from penstock.engines.spark.types import spark_type
 from penstock.errors import Invalid
 
 
-class Refusal(Enum):
-    UNFIT = "value_does_not_fit"
+class ValueCheckFailed(Enum):
+    DOES_NOT_FIT = "value_does_not_fit"
     NULL = "null_in_required_column"
 
 
-_MARK = re.compile(r"penstock refuses (\w+) in column (\d+)")
-_WHOLE_DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
+_ERROR_PATTERN = re.compile(r"penstock refuses (\w+) in column (\d+)")
+_INTEGER_DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
 
 
-def refuse(why: Refusal, place: int, kind: st.DataType) -> Column:
-    """A value of this type that nobody gets to see. `place`: the number of the working column."""
-    return F.raise_error(F.lit(f"penstock refuses {why.name} in column {place}")).cast(kind)
+def raise_check_error(check: ValueCheckFailed, column_index: int, data_type: st.DataType) -> Column:
+    """Return a column of the given type that raises when it is evaluated."""
+    return F.raise_error(F.lit(f"penstock refuses {check.name} in column {column_index}")).cast(data_type)
 
 
-def fitted(value: Column, given: pa.DataType, wanted: pa.DataType, place: int) -> Column:
-    """The value in a wider type; where it may have too many digits, it is looked at."""
-    if given == wanted:
+def cast_checked(value: Column, input_type: pa.DataType, result_type: pa.DataType, column_index: int) -> Column:
+    """Cast a value to the working column's type, with a check where it may have too many digits."""
+    if input_type == result_type:
         return value
-    kind = spark_type(wanted)
-    if not _may_not_fit(given, wanted):
-        return value.cast(kind)
-    cast = value.try_cast(kind)
-    # Of a list, a cast that is only tried drops what does not fit, and keeps the rest.
-    lost = ~cast.cast(spark_type(given)).eqNullSafe(value) if pt.is_nested(wanted) else cast.isNull()
-    return F.when(value.isNotNull() & lost, refuse(Refusal.UNFIT, place, kind)).otherwise(cast)
+    data_type = spark_type(result_type)
+    if not _may_not_fit(input_type, result_type):
+        return value.cast(data_type)
+    cast = value.try_cast(data_type)
+    # try_cast of a list replaces only the items that do not fit, so compare the values.
+    is_lost = ~cast.cast(spark_type(input_type)).eqNullSafe(value) if pt.is_nested(result_type) else cast.isNull()
+    return F.when(
+        value.isNotNull() & is_lost, raise_check_error(ValueCheckFailed.DOES_NOT_FIT, column_index, data_type)
+    ).otherwise(cast)
 
 
-def required(value: Column, kind: pa.DataType, place: int) -> Column:
-    return F.coalesce(value, refuse(Refusal.NULL, place, spark_type(kind)))
+def require_not_null(value: Column, data_type: pa.DataType, column_index: int) -> Column:
+    return F.coalesce(value, raise_check_error(ValueCheckFailed.NULL, column_index, spark_type(data_type)))
 
 
 @contextmanager
-def named(columns: Sequence[str]) -> Iterator[None]:
-    """What a job refuses, in words. `columns`: of the working dataset, by number."""
+def translate_check_errors(columns: Sequence[str]) -> Iterator[None]:
+    """Translate failed checks of a job into `Invalid`. `columns`: names of the working columns by index."""
     try:
         yield
     except PySparkException as cause:
-        found = _MARK.search(str(cause))
-        if found is None:
+        match = _ERROR_PATTERN.search(str(cause))
+        if match is None:
             raise
-        column = columns[int(found[2])]
-        match Refusal[found[1]]:
-            case Refusal.UNFIT:
+        column = columns[int(match[2])]
+        match ValueCheckFailed[match[1]]:
+            case ValueCheckFailed.DOES_NOT_FIT:
                 raise Invalid(
-                    "value_does_not_fit",
-                    f"column {column!r}: a value has more digits than the working dataset's type; give the column a "
-                    "wider type, or select other rows",
+                    "value_does_not_fit.append",
                     column=column,
                 ) from None
-            case Refusal.NULL:
+            case ValueCheckFailed.NULL:
                 raise Invalid(
-                    "null_in_required_column",
-                    f"column {column!r} is required, and a row of the source has no value; select rows that have one",
+                    "null_in_required_column.append",
                     column=column,
                 ) from None
 
 
-def _may_not_fit(given: pa.DataType, wanted: pa.DataType) -> bool:
-    if pt.is_nested(given):
-        inner = zip(_fields(given), _fields(wanted), strict=True)
-        return any(_may_not_fit(one.type, other.type) for one, other in inner)
-    if not pt.is_decimal(wanted):
+def _may_not_fit(input_type: pa.DataType, result_type: pa.DataType) -> bool:
+    if pt.is_nested(input_type):
+        field_pairs = zip(_fields(input_type), _fields(result_type), strict=True)
+        return any(_may_not_fit(input_field.type, result_field.type) for input_field, result_field in field_pairs)
+    if not pt.is_decimal(result_type):
         return False
-    digits = given.precision - given.scale if pt.is_decimal(given) else _WHOLE_DIGITS[given.bit_width]
-    return bool(digits > wanted.precision - wanted.scale)
+    digits = (
+        input_type.precision - input_type.scale if pt.is_decimal(input_type) else _INTEGER_DIGITS[input_type.bit_width]
+    )
+    return bool(digits > result_type.precision - result_type.scale)
 
 
-def _fields(kind: pa.DataType) -> list[pa.Field]:
-    return [kind.field(i) for i in range(kind.num_fields)]
+def _fields(data_type: pa.DataType) -> list[pa.Field]:
+    return [data_type.field(i) for i in range(data_type.num_fields)]

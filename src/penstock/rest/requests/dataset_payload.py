@@ -1,70 +1,71 @@
-"""A dataset as JSON asks for it: its name, its columns, its flags."""
+"""Parse the JSON body that creates a dataset: name, columns and flags."""
 
 from typing import Any
 
 import pyarrow as pa
 
 from penstock.core.names import DatasetName
-from penstock.core.schema.canonical import parse_type
+from penstock.core.schema.type_names import parse_type
 from penstock.errors import Invalid
 
 _MEMBERS = {"name", "schema", "row_ids", "read_only"}
-_LONGEST_TYPE, _DEEPEST_TYPE = 200, 20
+_MAX_TYPE_CHARACTERS, _MAX_TYPE_DEPTH = 200, 20
 
 
-def creation(asked: dict[str, Any]) -> tuple[DatasetName, pa.Schema, dict[str, bool]]:
-    if unknown := sorted(asked.keys() - _MEMBERS):
-        raise Invalid("unknown_member", f"{unknown[0]!r} is no member here; there are {', '.join(sorted(_MEMBERS))}")
-    if not isinstance(asked.get("name"), str):
-        raise Invalid("no_name", "say the dataset's name: schema.table")
-    flags: dict[str, bool] = {flag: asked[flag] for flag in ("row_ids", "read_only") if flag in asked}
+def parse_new_dataset(payload: dict[str, Any]) -> tuple[DatasetName, pa.Schema, dict[str, bool]]:
+    """Parse the name, the schema and the flags that are present.
+
+    Raises:
+        Invalid: a member is missing, unknown or malformed
+    """
+    if unknown := sorted(payload.keys() - _MEMBERS):
+        raise Invalid("unknown_member.dataset", {"member": unknown[0], "valid": sorted(_MEMBERS)})
+    if not isinstance(payload.get("name"), str):
+        raise Invalid("missing_name.body")
+    flags: dict[str, bool] = {flag: payload[flag] for flag in ("row_ids", "read_only") if flag in payload}
     if not all(isinstance(value, bool) for value in flags.values()):
-        raise Invalid("bad_member", "row_ids and read_only are true or false")
-    return DatasetName.parse(asked["name"]), _schema(asked.get("schema")), flags
+        raise Invalid("bad_member.dataset_flags")
+    return DatasetName.parse(payload["name"]), _parse_schema(payload.get("schema")), flags
 
 
-def _schema(fields: Any) -> pa.Schema:
+def _parse_schema(fields: Any) -> pa.Schema:
     if not isinstance(fields, list) or not all(isinstance(field, dict) for field in fields):
-        raise Invalid("no_schema", 'say the columns: "schema": [{"name": "id", "type": "int64", "nullable": false}, …]')
+        raise Invalid("missing_schema.dataset")
     columns = []
-    for place, field in enumerate(fields):
+    for position, field in enumerate(fields):
         match field:
-            case {"name": str(name), "type": kind, **rest} if rest.keys() <= {"nullable"}:
+            case {"name": str(name), "type": type_name, **rest} if rest.keys() <= {"nullable"}:
                 nullable = rest.get("nullable", True)
                 if isinstance(nullable, bool):
-                    columns.append(pa.field(_sayable(name), _type(kind), nullable))
+                    columns.append(pa.field(_require_utf8(name), _parse_type(type_name), nullable))
                     continue
-        raise Invalid(
-            "bad_column",
-            f"column {place} must have a name, a type, and nullable (true or false) if you like",
-            column=place,
-        )
+        raise Invalid("bad_column", column=position)
     return pa.schema(columns)
 
 
-def _type(kind: Any, depth: int = 0) -> pa.DataType:
-    """As `GET …/schema` tells it, or as people write it."""
-    match kind:
-        case _ if depth > _DEEPEST_TYPE:
+def _parse_type(type_name: Any, depth: int = 0) -> pa.DataType:
+    """Parse a type as text, or as the JSON that `GET …/schema` returns."""
+    match type_name:
+        case _ if depth > _MAX_TYPE_DEPTH:
             pass
-        case str() if len(kind) <= _LONGEST_TYPE:
-            return parse_type(kind)
+        case str() if len(type_name) <= _MAX_TYPE_CHARACTERS:
+            return parse_type(type_name)
         case {"decimal": [int(precision), int(scale)], **rest} if not rest:
             return parse_type(f"decimal({precision},{scale})")
         case {"list": inner, **rest} if not rest:
-            return pa.list_(_type(inner, depth + 1))
-        case {"struct": [*parts], **rest} if not rest and all(map(_is_part, parts)):
-            return pa.struct([(_sayable(name), _type(inner, depth + 1)) for name, inner in parts])
-    raise Invalid("unknown_type", f"{str(kind)[:80]!r} is no type; write int64, string, decimal(12,2), list<int64> …")
+            return pa.list_(_parse_type(inner, depth + 1))
+        case {"struct": [*parts], **rest} if not rest and all(map(_is_struct_field, parts)):
+            return pa.struct([(_require_utf8(name), _parse_type(inner, depth + 1)) for name, inner in parts])
+    raise Invalid("unknown_type.column", {"type": str(type_name)[:80]})
 
 
-def _is_part(part: Any) -> bool:
+def _is_struct_field(part: Any) -> bool:
     return isinstance(part, list) and len(part) == 2 and isinstance(part[0], str)
 
 
-def _sayable(name: str) -> str:
+def _require_utf8(name: str) -> str:
     try:
         name.encode()
     except UnicodeEncodeError:
-        raise Invalid("bad_column_name", "the name of a column is not UTF-8 text") from None
+        raise Invalid("bad_column_name.not_utf8") from None
     return name

@@ -1,4 +1,4 @@
-"""Which media type is meant: of what was sent, and of what is wanted back. Most of it is JSON."""
+"""Media types of request and response bodies, and content negotiation."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,8 +12,8 @@ JSON = "application/json"
 PARQUET = "application/vnd.apache.parquet"
 ARROW = "application/vnd.apache.arrow.stream"
 
-# What rows may come as, and the format that it is.
-FORMATS = {
+# File formats of uploaded rows by media type.
+FILE_FORMATS = {
     PARQUET: "parquet",
     "application/x-parquet": "parquet",
     "text/csv": "csv",
@@ -24,51 +24,63 @@ FORMATS = {
 }
 
 
-def json(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Return a JSON response."""
     return Response(as_json(value), status, headers, JSON)
 
 
-def sent(header: str | None) -> str:
-    """The type in a content-type header, without its parameters."""
+def content_type(header: str | None) -> str:
+    """Return the media type of a Content-Type header without its parameters."""
     return (header or "").partition(";")[0].strip().lower()
 
 
 def is_json(header: str | None) -> bool:
-    kind = sent(header)
-    return kind == JSON or kind.endswith("+json")
+    """Return whether a Content-Type header names JSON or a `+json` type."""
+    media_type = content_type(header)
+    return media_type == JSON or media_type.endswith("+json")
 
 
-def assert_sent(header: str | None, known: Sequence[str]) -> str:
-    kind = sent(header)
-    if kind not in known:
-        said = f"content-type {kind[:80]!r} is not served here" if kind else "there is no content-type"
-        raise Invalid("unsupported_media_type", f"{said}; send one of {', '.join(known)}", accepted=list(known))
-    return kind
+def require_content_type(header: str | None, accepted: Sequence[str]) -> str:
+    """Return the media type of a Content-Type header.
+
+    Raises:
+        Invalid: it is missing or not one of the accepted types
+    """
+    media_type = content_type(header)
+    if media_type not in accepted:
+        if not media_type:
+            raise Invalid("unsupported_media_type.missing", accepted=list(accepted))
+        raise Invalid("unsupported_media_type.unknown", {"media_type": media_type[:80]}, accepted=list(accepted))
+    return media_type
 
 
-def wanted(accept: str | None, offers: Sequence[str]) -> str:
-    """The offer that an accept header likes best; of equals the first."""
-    ranges = [_range(part) for part in (accept or "*/*").split(",") if part.strip()]
-    liked = [(_quality(offer, ranges), -place) for place, offer in enumerate(offers)]
-    quality, place = max(liked)
+def negotiate(accept: str | None, offers: Sequence[str]) -> str:
+    """Return the offer with the highest quality in an Accept header; the first one of equals.
+
+    Raises:
+        Invalid: the header accepts none of the offers
+    """
+    ranges = [_parse_range(part) for part in (accept or "*/*").split(",") if part.strip()]
+    ranked = [(_quality(offer, ranges), -index) for index, offer in enumerate(offers)]
+    quality, index = max(ranked)
     if quality <= 0:
-        raise Invalid("not_acceptable", f"this can be had as {', '.join(offers)}", offered=list(offers))
-    return offers[-place]
+        raise Invalid("not_acceptable", offered=list(offers))
+    return offers[-index]
 
 
-def _range(part: str) -> tuple[str, float]:
-    kind, *parameters = (piece.strip().lower() for piece in part.split(";"))
-    told = next((each[2:] for each in parameters if each.startswith("q=")), "1")
+def _parse_range(part: str) -> tuple[str, float]:
+    media_range, *parameters = (piece.strip().lower() for piece in part.split(";"))
+    text = next((parameter[2:] for parameter in parameters if parameter.startswith("q=")), "1")
     try:
-        quality = float(told)
+        quality = float(text)
     except ValueError:
         quality = 0.0
-    return kind, quality if 0 <= quality <= 1 else 0.0
+    return media_range, quality if 0 <= quality <= 1 else 0.0
 
 
 def _quality(offer: str, ranges: Sequence[tuple[str, float]]) -> float:
-    """The most exact range that holds the offer decides."""
-    for wide in (offer, f"{offer.partition('/')[0]}/*", "*/*"):
-        if found := [quality for kind, quality in ranges if kind == wide]:
-            return max(found)
+    """Return the quality of the most specific range that matches the offer."""
+    for media_range in (offer, f"{offer.partition('/')[0]}/*", "*/*"):
+        if matches := [quality for candidate, quality in ranges if candidate == media_range]:
+            return max(matches)
     return 0.0

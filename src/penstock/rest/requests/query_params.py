@@ -1,4 +1,4 @@
-"""What the address of a request asks for."""
+"""Parse and check the query string of a request."""
 
 import re
 from collections.abc import Sequence
@@ -8,69 +8,82 @@ from urllib.parse import quote, urlencode
 from fastapi import Request
 
 from penstock.errors import Invalid
-from penstock.rest.requests.bodies import Who
+from penstock.rest.requests.bodies import CallerDep
 
 _COLUMN = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^,`]+?))\s*(?:,|\Z)")
-_FLAGS = {"true": True, "false": False}
+_BOOLEANS = {"true": True, "false": False}
+_MAX_INTEGER_DIGITS = 18  # fits into 64 bits
 
 
-async def known(request: Request, _who: Who) -> None:
-    """The dependency of every route that works for somebody: what it would not look at is refused."""
-    if "$filter" not in _declared(request):  # what has one is read, and refused, by core.odata
-        parameters(request)
+async def reject_unknown_params(request: Request, _caller: CallerDep) -> None:
+    """Reject parameters that the route does not declare; a dependency of every route that needs a caller."""
+    if "$filter" not in _declared_params(request):  # core.odata checks the options of a search
+        query_params(request)
 
 
-def parameters(request: Request, names: Sequence[str] | None = None) -> dict[str, str]:
-    """The parameters of the query, each once, and none but these; unless given, those that the document has."""
-    names = _declared(request) if names is None else names
-    found: dict[str, str] = {}
+def query_params(request: Request, names: Sequence[str] | None = None) -> dict[str, str]:
+    """Return the query parameters of a request.
+
+    Args:
+        request: the request
+        names: the allowed parameters; by default those that the OpenAPI document declares for the route
+
+    Raises:
+        Invalid: a parameter is unknown or occurs twice
+    """
+    names = _declared_params(request) if names is None else names
+    params: dict[str, str] = {}
     for name, value in request.query_params.multi_items():
         if name not in names:
-            known = f"there are {', '.join(names)}" if names else "there are none here"
-            raise Invalid("unknown_parameter", f"{name[:80]!r} is no parameter; {known}", parameter=name[:80])
-        if name in found:
-            raise Invalid("doubled_parameter", f"{name} is there twice", parameter=name)
-        found[name] = value
-    return found
+            if not names:
+                raise Invalid("unknown_parameter.none_allowed", parameter=name[:80])
+            raise Invalid("unknown_parameter.query", {"valid": names}, parameter=name[:80])
+        if name in params:
+            raise Invalid("duplicate_parameter.query", {"name": name}, parameter=name)
+        params[name] = value
+    return params
 
 
-def _declared(request: Request) -> list[str]:
-    told = (request.scope["route"].openapi_extra or {}).get("parameters", [])
-    return [each["name"] for each in told if each["in"] == "query"]
+def _declared_params(request: Request) -> list[str]:
+    declared = (request.scope["route"].openapi_extra or {}).get("parameters", [])
+    return [parameter["name"] for parameter in declared if parameter["in"] == "query"]
 
 
 @overload
-def number(asked: dict[str, str], name: str, default: int) -> int: ...
+def int_param(params: dict[str, str], name: str, default: int) -> int: ...
 @overload
-def number(asked: dict[str, str], name: str, default: None = None) -> int | None: ...
-def number(asked: dict[str, str], name: str, default: int | None = None) -> int | None:
-    text = asked.get(name)
+def int_param(params: dict[str, str], name: str, default: None = None) -> int | None: ...
+def int_param(params: dict[str, str], name: str, default: int | None = None) -> int | None:
+    """Return a non-negative integer parameter, or the default if it is missing."""
+    text = params.get(name)
     if text is None:
         return default
-    if not (text.isascii() and text.isdigit() and len(text) < 19):
-        raise Invalid("bad_parameter", f"{name} is a number from 0 on", parameter=name)
+    if not (text.isascii() and text.isdigit() and len(text) <= _MAX_INTEGER_DIGITS):
+        raise Invalid("bad_parameter.not_an_integer", {"name": name}, parameter=name)
     return int(text)
 
 
-def flag(asked: dict[str, str], name: str) -> bool:
-    if asked[name] not in _FLAGS:
-        raise Invalid("bad_parameter", f"{name} is true or false", parameter=name)
-    return _FLAGS[asked[name]]
+def bool_param(params: dict[str, str], name: str) -> bool:
+    """Return a parameter that must be `true` or `false`."""
+    if params[name] not in _BOOLEANS:
+        raise Invalid("bad_parameter.not_a_boolean", {"name": name}, parameter=name)
+    return _BOOLEANS[params[name]]
 
 
-def columns(text: str) -> list[str]:
-    found, at = [], 0
-    while at < len(text):
-        if not (match := _COLUMN.match(text, at)):
-            raise Invalid("bad_parameter", "columns are names separated by commas", parameter="columns")
-        found.append(match[1].replace("``", "`") if match[1] else match[2])
-        at = match.end()
-    if len(set(found)) < len(found):
-        raise Invalid("doubled_parameter", "a column is there twice", parameter="columns")
-    return found
+def parse_columns(text: str) -> list[str]:
+    """Parse column names separated by commas; a name may be in backquotes, with `` for a backquote in it."""
+    names, position = [], 0
+    while position < len(text):
+        if not (match := _COLUMN.match(text, position)):
+            raise Invalid("bad_parameter.columns", parameter="columns")
+        names.append(match[1].replace("``", "`") if match[1] else match[2])
+        position = match.end()
+    if len(set(names)) < len(names):
+        raise Invalid("duplicate_parameter.columns", parameter="columns")
+    return names
 
 
 def next_link(request: Request, changes: dict[str, Any]) -> str:
-    """This request's address, with some parameters changed."""
-    kept = [(name, value) for name, value in request.query_params.multi_items() if name not in changes]
-    return f"{request.url.path}?{urlencode([*kept, *changes.items()], quote_via=quote, safe='$')}"
+    """Return the path and query string of a request with some parameters changed."""
+    unchanged = [(name, value) for name, value in request.query_params.multi_items() if name not in changes]
+    return f"{request.url.path}?{urlencode([*unchanged, *changes.items()], quote_via=quote, safe='$')}"

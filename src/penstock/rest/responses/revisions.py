@@ -1,63 +1,64 @@
-"""What is kept in versions, over REST: shown with an ETag, changed for the version that was read, its past told."""
+"""Responses for versioned entities: ETags, conditional requests and lists of revisions."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Protocol
 
 from fastapi import Path, Request, Response
 
-from penstock.rest.requests import media_types as media
-from penstock.rest.openapi import schemas as shapes
-from penstock.rest.requests.query_params import number, parameters
-from penstock.rest.requests.preconditions import has
-from penstock.rest.openapi.document import answers, header, query
+from penstock.core.registry.lifecycle import LifecycleEntry, LifecycleState
+from penstock.rest.requests import media_types
+from penstock.rest.requests.page_limits import DEFAULT_REVISIONS
+from penstock.rest.requests.preconditions import is_not_modified
+from penstock.rest.requests.query_params import int_param, query_params
 
-_LAST = 2**31 - 1  # nothing has as many versions
-_PAGE = 100  # of a history, unless asked for
+_MAX_VERSION = 2**31 - 1  # the largest value of the catalog's column
 
-IF_MATCH = header("if-match", "The version that the change is made for, as its ETag.", example='"1"')
-IF_NONE_MATCH = header("if-none-match", "An ETag that is known.", example='"1"')
-_LISTED = [
-    query("before", "Only versions below this one.", kind=shapes.COUNT, example=10),
-    query("$top", "How many at most.", kind=shapes.COUNT, example=_PAGE),
-]
-
-Number = Annotated[str, Path(description="The version.", examples=["1"])]
+VersionPath = Annotated[str, Path(description="The version.", examples=["1"])]
 
 
-class Versioned(Protocol):
+class VersionedEntity(Protocol):
+    """A schema, query or pipeline, or a revision of one."""
+
     @property
     def version(self) -> int: ...
 
     def as_json(self) -> dict[str, Any]: ...
 
 
-def shown(one: Versioned, headers: Mapping[str, str] | None = None, status: int = 200) -> Response:
-    return media.json(one.as_json(), status, _tagged(one, headers))
+def entity_response(entity: VersionedEntity, headers: Mapping[str, str] | None = None, status: int = 200) -> Response:
+    """Return an entity with its version as ETag."""
+    return media_types.json_response(entity.as_json(), status, _with_etag(entity, headers))
 
 
-def shown_unless_known(request: Request, one: Versioned, headers: Mapping[str, str] | None = None) -> Response:
-    """Only the headers, to who has it already."""
-    tagged = _tagged(one, headers)
-    return Response(status_code=304, headers=tagged) if has(request, tagged["etag"]) else shown(one, headers)
+def conditional_response(
+    request: Request, entity: VersionedEntity, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Return an entity, or 304 Not Modified if the client has this version already."""
+    tagged = _with_etag(entity, headers)
+    if is_not_modified(request, tagged["etag"]):
+        return Response(status_code=304, headers=tagged)
+    return entity_response(entity, headers)
 
 
-def listed(thing: str, shape: str, example: Any) -> dict[str, Any]:
-    """What the document says of a route that lists versions."""
-    value = shapes.members({"value": shapes.many(shapes.of(shape))})
-    told = answers(200, "The newest first.", {"value": [example]}, value, errors=[400, 403, 404])
-    return {"summary": f"List a {thing}'s versions", "responses": told, "openapi_extra": {"parameters": _LISTED}}
+def deprecation_headers(entry: LifecycleEntry) -> dict[str, str]:
+    """Return the header that every response about a deprecated schema or query has."""
+    if entry.draft.state is not LifecycleState.DEPRECATED:
+        return {}
+    return {"deprecation": f"@{int(entry.state_changed_at.timestamp())}"}
 
 
-def versions(request: Request, found: Callable[..., Sequence[Versioned]]) -> Response:
-    """What the service finds `before` a version, up to a `limit`."""
-    asked = parameters(request)
-    before, limit = min(number(asked, "before", _LAST), _LAST), number(asked, "$top", _PAGE)
-    return media.json({"value": [each.as_json() for each in found(before=before, limit=limit)]})
+def revisions_response(request: Request, list_versions: Callable[..., Sequence[VersionedEntity]]) -> Response:
+    """Return the revisions that `list_versions(before=…, limit=…)` finds."""
+    params = query_params(request)
+    before = min(int_param(params, "before", _MAX_VERSION), _MAX_VERSION)
+    found = list_versions(before=before, limit=int_param(params, "$top", DEFAULT_REVISIONS))
+    return media_types.json_response({"value": [revision.as_json() for revision in found]})
 
 
-def numbered(asked: dict[str, str], name: str = "version") -> int:
-    return min(number(asked, name, 0), _LAST)
+def parse_version(params: dict[str, str], name: str = "version") -> int:
+    """Return a version number from parameters; 0, which no entity has, if it is missing."""
+    return min(int_param(params, name, 0), _MAX_VERSION)
 
 
-def _tagged(one: Versioned, headers: Mapping[str, str] | None) -> dict[str, str]:
-    return {"etag": f'"{one.version}"', **(headers or {})}
+def _with_etag(entity: VersionedEntity, headers: Mapping[str, str] | None) -> dict[str, str]:
+    return {"etag": f'"{entity.version}"', **(headers or {})}

@@ -1,30 +1,38 @@
-"""Rows on their way out: a page of them as exact JSON, or all of them as a stream of bytes.
+"""Encode rows for responses: a page of rows as JSON, or all rows as a stream of Arrow or Parquet bytes."""
 
-In JSON, integers and decimals are numbers with all their digits, dates and times are ISO 8601 (in UTC with Z), bytes
-are base64, and NaN and the infinities, which JSON does not know, are null. What no dataset can hold and SQL can make,
-such as an interval, is text.
-"""
-
-import base64
 import io
-import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import chain
+from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import pyarrow.types as pt
+from fastapi import Response
+from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
-from penstock.rest.requests import media_types as media
+from penstock.rest.problems import as_json
+from penstock.rest.requests import media_types
+from penstock.service.memory_budget import Reservation
+from penstock.service.row_json import rows_to_json
 
-NULL = "null"
-_END = b"\xff\xff\xff\xff\0\0\0\0"  # of Arrow's stream
-_NO_FRACTION = {"s": "", "ms": ".000", "us": ".000000", "ns": ".000000000"}  # of a second
+_COPIES = 2  # a batch in memory, and its encoding
+_TEXT_COPIES = 3  # rows, their text, and the body
+_ARROW_STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
 
 
-def page(reader: pa.RecordBatchReader, skip: int, top: int, most_bytes: int) -> tuple[list[pa.RecordBatch], bool]:
-    """Up to `top` rows after the first `skip`, fewer where they are large; and are there more?"""
+def take_page(reader: pa.RecordBatchReader, skip: int, top: int, max_bytes: int) -> tuple[list[pa.RecordBatch], bool]:
+    """Take a page of rows.
+
+    Args:
+        reader: the rows
+        skip: number of rows to leave out
+        top: maximum number of rows
+        max_bytes: maximum size in memory; one row is taken even if it is larger
+
+    Returns:
+        the rows, and whether more rows follow
+    """
     taken: list[pa.RecordBatch] = []
     for batch in reader:
         start = min(skip, batch.num_rows)
@@ -32,140 +40,176 @@ def page(reader: pa.RecordBatchReader, skip: int, top: int, most_bytes: int) -> 
         rest = batch.slice(start)
         if not rest.num_rows:
             continue
-        if top == 0 or most_bytes <= 0:
+        if top == 0 or max_bytes <= 0:
             return taken, True
-        fitting = max(0 if taken else 1, most_bytes * rest.num_rows // max(rest.nbytes, 1))
+        fitting = max(0 if taken else 1, max_bytes * rest.num_rows // max(rest.nbytes, 1))
         part = rest.slice(0, min(top, fitting))
         if part.num_rows:
             taken.append(part)
         if part.num_rows < rest.num_rows:
             return taken, True
         top -= part.num_rows
-        most_bytes -= part.nbytes
+        max_bytes -= part.nbytes
     return taken, False
 
 
-def as_json(batches: list[pa.RecordBatch]) -> str:
-    """A list of objects."""
-    return f"[{','.join(chain.from_iterable(map(_objects, batches)))}]"
+def rows_response(
+    head: dict[str, Any], batches: list[pa.RecordBatch], headers: dict[str, str], reservation: Reservation
+) -> Response:
+    """Return a JSON response with members, and the rows as `value`.
+
+    Args:
+        head: the other members
+        batches: the rows
+        headers: response headers
+        reservation: for the memory of the text, until it is sent
+
+    Raises:
+        Unavailable: too little memory is left for the text
+    """
+    reservation.grow(_TEXT_COPIES * sum(batch.nbytes for batch in batches))
+    try:
+        # The rows are encoded already, with digits that a float would lose.
+        start = as_json(head).decode()[:-1]
+        body = f'{start}, "value": {rows_to_json(batches)}}}'.encode("utf-8", "backslashreplace")
+    except BaseException:
+        reservation.release()
+        raise
+    reservation.shrink(max(reservation.size - len(body), 0))
+    return _PageResponse(body, headers, reservation)
 
 
-def stream(kind: str, reader: pa.RecordBatchReader) -> Iterator[bytes | memoryview]:
-    """All rows as Arrow or Parquet, in bounded memory. The first batch is read at once: what fails there is an error."""
+class _PageResponse(Response):
+    """A page of rows, whose memory is reserved until it is sent."""
+
+    def __init__(self, body: bytes, headers: dict[str, str], reservation: Reservation) -> None:
+        super().__init__(body, media_type=media_types.JSON, headers=headers)
+        self._reservation = reservation
+        reservation.release_with(self)  # if the response is never sent
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._reservation.release()
+
+
+def stream_rows(
+    media_type: str, reader: pa.RecordBatchReader, reservation: Reservation | None = None
+) -> Iterator[bytes | memoryview]:
+    """Encode all rows as Arrow or Parquet in bounded memory.
+
+    The first batch is read before the response starts, so that its errors become error responses.
+
+    Args:
+        media_type: Arrow or Parquet
+        reader: the rows
+        reservation: grows by the memory of a batch and its encoding; None if the rows are counted elsewhere
+
+    Raises:
+        Unavailable: too little memory is left for another stream
+    """
     first = next(reader, None)
+    if reservation and first is not None:
+        reservation.grow(_COPIES * first.get_total_buffer_size())
     batches = reader if first is None else chain([first], reader)
-    return _STREAMS[kind](reader.schema, batches)
+    return _ENCODERS[media_type](reader.schema, batches)
 
 
-def size(kind: str, table: pa.Table) -> int | None:
-    """How many bytes the stream of a table has, where that can be told beforehand."""
-    if kind != media.ARROW:
+class RowStream(StreamingResponse):
+    """Stream all rows of a reader, and release them at the end, also if the client has disconnected."""
+
+    def __init__(
+        self,
+        media_type: str,
+        reader: pa.RecordBatchReader,
+        headers: dict[str, str],
+        *,
+        reservation: Reservation | None = None,
+        owner: object = None,
+    ) -> None:
+        """Create the response.
+
+        Args:
+            media_type: Arrow or Parquet
+            reader: the rows
+            headers: response headers
+            reservation: for the memory of the stream
+            owner: referenced until the end, because the memory budget counts it until it is released
+
+        Raises:
+            Unavailable: too little memory is left for another stream
+        """
+        self._reservation = reservation
+        self._content = _stream(stream_rows(media_type, reader, reservation), owner)
+        if reservation:
+            reservation.release_with(self)  # if the response is never sent
+        super().__init__(self._content, media_type=media_type, headers=headers)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._content.close()
+            if self._reservation:
+                self._reservation.release()
+
+
+def _stream(content: Iterator[bytes | memoryview], _owner: object) -> Generator[bytes | memoryview]:
+    yield from content
+
+
+def stream_size(media_type: str, table: pa.Table) -> int | None:
+    """Return the size of the stream of a table in bytes, or None if it is unknown before encoding."""
+    if media_type != media_types.ARROW:
         return None
     batches = sum(map(pa.ipc.get_record_batch_size, table.to_batches()))
-    return int(table.schema.serialize().size + batches + len(_END))
+    return int(table.schema.serialize().size + batches + len(_ARROW_STREAM_END))
 
 
-class _Drain(io.RawIOBase):
-    """A file whose content is taken away as it grows."""
+class _DrainingFile(io.RawIOBase):
+    """A file in memory whose content is removed as it is read."""
 
     def __init__(self) -> None:
-        self._held, self._at = bytearray(), 0
+        self._buffer, self._position = bytearray(), 0
 
     def writable(self) -> bool:
         return True
 
     def tell(self) -> int:
-        return self._at
+        return self._position
 
     def write(self, data: object) -> int:
-        piece = memoryview(data)  # type: ignore[arg-type]
-        self._held += piece
-        self._at += piece.nbytes
-        return piece.nbytes
+        chunk = memoryview(data)  # type: ignore[arg-type]
+        self._buffer += chunk
+        self._position += chunk.nbytes
+        return chunk.nbytes
 
-    def drained(self) -> bytes:
-        taken = bytes(self._held)
-        self._held.clear()
-        return taken
+    def drain(self) -> bytes:
+        content = bytes(self._buffer)
+        self._buffer.clear()
+        return content
 
 
-def _as_parquet(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
-    sink = _Drain()
-    with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
+def _encode_parquet(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
+    file = _DrainingFile()
+    with pq.ParquetWriter(file, schema, compression="zstd") as writer:
         for batch in batches:
             writer.write_batch(batch)
-            if piece := sink.drained():
-                yield piece
-    yield sink.drained()
+            if content := file.drain():
+                yield content
+    yield file.drain()
 
 
-def _as_arrow(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[memoryview]:
-    """Arrow's stream is its messages, one after the other: nothing is copied once more."""
+def _encode_arrow(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[memoryview]:
+    """Yield the messages of an Arrow stream without copying them into one buffer."""
     yield memoryview(schema.serialize())
     for batch in batches:
         yield memoryview(batch.serialize())
-    yield memoryview(_END)
+    yield memoryview(_ARROW_STREAM_END)
 
 
-_STREAMS: dict[str, Callable[[pa.Schema, Iterable[pa.RecordBatch]], Iterator[bytes | memoryview]]] = {
-    media.ARROW: _as_arrow,
-    media.PARQUET: _as_parquet,
-}
-
-
-def _objects(batch: pa.RecordBatch) -> Iterator[str]:
-    names = [f"{_text(name)}:" for name in batch.schema.names]
-    if not names:
-        yield from ["{}"] * batch.num_rows
-    for values in zip(*map(_values, batch.columns), strict=True):
-        yield f"{{{','.join(map(str.__add__, names, values))}}}"
-
-
-def _values(column: pa.Array) -> list[str]:
-    """Each value of a column as JSON text."""
-    kind = column.type
-    if pt.is_list(kind) or pt.is_fixed_size_list(kind):
-        inner, ends = _values(column.flatten()), pc.list_value_length(column).fill_null(0).to_pylist()
-        at, told = 0, []
-        for length, there in zip(ends, column.is_valid().to_pylist(), strict=True):
-            told.append(f"[{','.join(inner[at : at + length])}]" if there else NULL)
-            at += length
-        return told
-    if pt.is_struct(kind):
-        names = [f"{_text(field.name)}:" for field in kind]
-        rows = zip(*map(_values, column.flatten()), strict=True)
-        objects = (f"{{{','.join(map(str.__add__, names, row))}}}" for row in rows)
-        return [text if there else NULL for text, there in zip(objects, column.is_valid().to_pylist(), strict=True)]
-    if pt.is_timestamp(kind):
-        zone = "" if kind.tz is None else "Z"
-        moments = column.cast(pa.timestamp(kind.unit)).cast(pa.string()).to_pylist()
-        return [
-            NULL if m is None else f'"{m.replace(" ", "T").removesuffix(_NO_FRACTION[kind.unit])}{zone}"'
-            for m in moments
-        ]
-    say = next((say for test, say in _SAY.items() if test(kind)), _odd)
-    plain = column.cast(pa.string()) if pt.is_date(kind) else column  # Python's dates end with the year 9999
-    return [NULL if value is None else say(value) for value in plain.to_pylist()]
-
-
-def _text(value: str) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _odd(value: object) -> str:
-    return _text(str(value))
-
-
-def _number(value: float) -> str:
-    return repr(value) if value - value == 0 else NULL
-
-
-_SAY: dict[Callable[[pa.DataType], bool], Callable[..., str]] = {
-    pt.is_boolean: lambda value: "true" if value else "false",
-    pt.is_integer: str,
-    pt.is_floating: _number,
-    pt.is_decimal: lambda value: format(value, "f"),
-    pt.is_string: _text,
-    pt.is_date: _text,
-    pt.is_binary: lambda value: f'"{base64.b64encode(value).decode()}"',
+_ENCODERS: dict[str, Callable[[pa.Schema, Iterable[pa.RecordBatch]], Iterator[bytes | memoryview]]] = {
+    media_types.ARROW: _encode_arrow,
+    media_types.PARQUET: _encode_parquet,
 }

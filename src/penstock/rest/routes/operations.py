@@ -1,147 +1,115 @@
-"""One operation on one dataset over REST, answered as the operation itself answers, whether it is done or refused."""
+"""Route that executes one operation on a dataset. Its results and errors have the format of the operation contract."""
 
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.routing import APIRoute
 
-from penstock.core.pipeline import operations
 from penstock.core.caller import Caller, Role
-from penstock.core.pipeline.operations import MESSAGES, Operation, Ref, envelope
-from penstock.core.pipeline.definition import MAX_NAME, Pipeline
-from penstock.errors import Invalid, NotFound, PenstockError
-from penstock.rest import problems as errors
-from penstock.rest.requests import media_types as media
-from penstock.rest.routes import pipelines
-from penstock.rest.openapi import examples as samples
-from penstock.rest.openapi import schemas as shapes
-from penstock.rest.routes import runs as shows
-from penstock.rest.requests.bodies import Body, Who, parsed
-from penstock.rest.routes.datasets import Key, named
-from penstock.rest.openapi.document import answers, required, told_as
-from penstock.rest.context import Edge, edge_of
+from penstock.core.pipeline.definition import MAX_NAME_LENGTH, PipelineDefinition
+from penstock.core.pipeline.operations import DatasetRef, Operation
+from penstock.core.pipeline.parse import parse_operation
+from penstock.core.pipeline.responses import MESSAGES, error_response
+from penstock.errors import NotFound, PenstockError
+from penstock.rest import problems
+from penstock.rest.context import RestContext, context_of
+from penstock.rest.openapi import operations as docs
+from penstock.rest.requests import media_types
+from penstock.rest.requests.bodies import Body, CallerDep, parse_json
+from penstock.rest.route_execution import Lane
+from penstock.rest.routes.datasets import DatasetKey, parse_dataset_key
+from penstock.rest.routes.runs import run_response
 from penstock.service.datasets import read
-from penstock.service.pipelines import run_worker as runs
-from penstock.service.pipelines.run_worker import Runner, Ticket
+from penstock.service.pipelines import runs
+from penstock.service.pipelines.run_worker import RunHandle, RunWorker
 
-_SHARE = 0.9  # of the time that an answer may take; then the run is told instead
-_PAUSES = (0.01, 0.25)  # seconds between two looks at a run: the first, and the longest
-
-_SOURCE = pipelines.APPEND["parameters"]["source"]["dataset_id"]  # type: ignore[index]
+_WAIT_SHARE = 0.9  # of the response timeout; after that the response is 202 with the run
+_POLL_SECONDS = (0.01, 0.25)  # the first and the longest pause
 
 
-def _told(reason: str, message: str, **details: Any) -> dict[str, Any]:
-    return envelope(Invalid(reason, message, **details, operation_order=0))
-
-
-_REFUSALS = {
-    400: _told(
-        "append_003",
-        MESSAGES["append_003"],
-        extra_columns=["budget_type", "fiscal_year"],
-        working_columns=["account_code", "amount", "description"],
-    ),
-    403: _told("role_too_low", "this needs the role analytics.developer", required_role=Role.DEVELOPER.wire),
-    404: _told("append_001", MESSAGES["append_001"], dataset_id=_SOURCE),
-    409: _told("read_only", "shop.orders is read-only", dataset="shop.orders"),
-    413: _told("body_too_large", "the body has more than 4,194,304 bytes", limit=4_194_304),
-    415: _told("unsupported_media_type", "there is no content-type; send one of application/json"),
-    500: _told("commit_unanswered", "nobody knows whether it was done; look before you send it again"),
-    503: _told("too_many_runs", "25 runs of yours are waiting already; try again when some have ended"),
-}
-
-
-class _Enveloped(APIRoute):
-    """Tells every refusal as an operation does, once it is known who asks."""
+class _OperationRoute(APIRoute):
+    """A route whose errors have the format of an operation, once the caller is authenticated."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
 
-        async def told(request: Request) -> Response:
-            request.state.begun = time.monotonic()
+        async def handle_errors(request: Request) -> Response:
+            request.state.started = time.monotonic()
             try:
                 return await handle(request)
             except PenstockError as error:
                 if not hasattr(request.state, "caller"):
                     raise
-                refusal = errors.heard(error)
-                return media.json(errors.plain(envelope(refusal)), errors.status(refusal), errors.headers(refusal))
+                public = problems.redact(error)
+                body = problems.to_json_value(error_response(public))
+                return media_types.json_response(body, problems.status_of(public), problems.error_headers(public))
 
-        return told
-
-
-async def _writer(who: Who) -> None:
-    who.require(Role.DEVELOPER)  # whoever may not write need not send it all
+        return handle_errors
 
 
-router = APIRouter(prefix="/datasets", tags=["datasets"], route_class=_Enveloped)
+async def _require_developer(caller: CallerDep) -> None:
+    caller.require(Role.DEVELOPER)  # before the body is received
 
 
-@router.post(
-    "/{dataset}/operations",
-    dependencies=[Depends(_writer)],
-    summary="Do an operation",
-    description="An append or a merge with this dataset as the working dataset, all or nothing. Every refusal comes as "
-    "`{error: {code, message, details}}` in application/json; what is wrong with the token, as everywhere. What takes "
-    "longer than an answer may goes on in the background: the answer is 202 and the run, whose `results` will hold what "
-    "would have been the answer. Sent again with the key of one that is under way or done, the answer is the same.",
-    responses={
-        **answers(200, "It is done.", shows.RESULT, shapes.of("OperationDone")),
-        **answers(202, "It goes on.", {**shows.RUN, "pipeline_id": None}, shapes.of("Run"), headers=["location"]),
-        **told_as("OperationError", _REFUSALS),
-    },
-    openapi_extra={
-        "parameters": [samples.KEY],
-        "requestBody": required("OperationSent", pipelines.APPEND),
-    },
-)
-async def operate(request: Request, who: Who, dataset: Key, body: Body) -> Response:
-    edge = edge_of(request)
-    operation, ticket = await run_in_threadpool(_begun, request, who, dataset, body)
-    until = request.state.begun + edge.limits.answer_seconds * _SHARE
-    over = await _over(edge.runner, ticket, until)
-    if ticket.error:
-        raise _of(operation, dataset, ticket.error)
-    run = await run_in_threadpool(runs.show, edge.workspace, who, ticket.run.id)
-    if not over:
-        return shows.shown(run, 202)
-    return media.json(run.results[0])
+router = APIRouter(prefix="/datasets", tags=["datasets"], route_class=_OperationRoute)
 
 
-def _begun(request: Request, who: Caller, dataset: str, body: bytes) -> tuple[Operation, Ticket]:
-    operation = operations.operation(parsed(body), 0)
+@router.post("/{dataset}/operations", dependencies=[Depends(_require_developer)], **docs.EXECUTE_OPERATION)
+async def operate(request: Request, caller: CallerDep, dataset: DatasetKey, body: Body) -> Response:
+    context = context_of(request)
+    start = partial(_start, request, caller, dataset, body)
+    operation, handle = await context.executor.run(request, caller, Lane.COMPUTE, start)
+    deadline = request.state.started + context.limits.response_timeout_seconds * _WAIT_SHARE
+    has_ended = await _wait(context.run_worker, handle, deadline)
+    if handle.error:
+        raise _operation_error(operation, dataset, handle.error)
+    show = partial(runs.show, context.workspace, caller, handle.run.id)
+    run = await context.executor.run(request, caller, Lane.COMPUTE, show)
+    if not has_ended:
+        return run_response(run, 202)
+    return media_types.json_response(run.results[0])
+
+
+def _start(request: Request, caller: Caller, dataset: str, body: bytes) -> tuple[Operation, RunHandle]:
+    operation = parse_operation(parse_json(body), 0)
+    key = request.headers.get("idempotency-key")
     try:
-        return operation, _submitted(edge_of(request), who, dataset, operation, request.headers.get("idempotency-key"))
-    except PenstockError as refusal:
-        raise _of(operation, dataset, refusal) from None
+        return operation, _submit(context_of(request), caller, dataset, operation, key)
+    except PenstockError as error:
+        raise _operation_error(operation, dataset, error) from None
 
 
-def _submitted(edge: Edge, who: Caller, dataset: str, operation: Operation, key: str | None) -> Ticket:
-    working = read.find(edge.workspace, who, named(dataset))
-    name = f"{operation.type} into {working.name}"[:MAX_NAME]
-    return edge.runner.submit(who, Pipeline(name, Ref(working.dataset), (operation,)), key=key)
+def _submit(context: RestContext, caller: Caller, dataset: str, operation: Operation, key: str | None) -> RunHandle:
+    working = read.find(context.workspace, caller, parse_dataset_key(dataset))
+    name = f"{operation.type} into {working.name}"[:MAX_NAME_LENGTH]
+    pipeline = PipelineDefinition(name, DatasetRef(working.dataset), (operation,))
+    return context.run_worker.submit(caller, pipeline, key=key)
 
 
-async def _over(runner: Runner, ticket: Ticket, until: float) -> bool:
-    """Has it ended in time? Threads are few and runs may take long, so nobody waits for one in a thread."""
-    pause, longest = _PAUSES
-    while not await run_in_threadpool(runner.wait, ticket, 0):
-        if time.monotonic() + pause > until:
+async def _wait(run_worker: RunWorker, handle: RunHandle, deadline: float) -> bool:
+    """Wait for the end of a run, and return whether it ended before the deadline.
+
+    The run is polled: a thread that waits for a long run would be missing for other requests.
+    """
+    pause, max_pause = _POLL_SECONDS
+    while not await run_in_threadpool(run_worker.wait, handle, 0):
+        if time.monotonic() + pause > deadline:
             return False
         await asyncio.sleep(pause)
-        pause = min(pause * 1.5, longest)
+        pause = min(pause * 1.5, max_pause)
     return True
 
 
-def _of(operation: Operation, working: str, refusal: PenstockError) -> PenstockError:
-    """A refusal in the words of the operation. Its caller named no pipeline, and gets no pointer into one."""
+def _operation_error(operation: Operation, working: str, error: PenstockError) -> PenstockError:
+    """Return an error as the operation contract defines it, without the pointer into the internal pipeline."""
     order = {"operation_order": operation.order}
-    if refusal.reason == "dataset_not_found":
+    if error.reason == "dataset_not_found":
         reason = f"{operation.type}_001"
         return NotFound(reason, MESSAGES[reason], dataset_id=working[:200], **order)
-    facts = {name: fact for name, fact in refusal.context.items() if name != "pointer"}
-    return type(refusal)(refusal.reason, refusal.message, **facts | order)
+    facts = {name: fact for name, fact in error.context.items() if name != "pointer"}
+    return type(error)(error.reason, error.message, **facts | order)

@@ -1,166 +1,80 @@
-"""Pipelines over REST: kept, found, changed, and checked while they are written."""
+"""Routes of pipelines: search, create, validate, show, replace and delete."""
 
 from typing import Annotated
 from uuid import UUID
 
 from fastapi import APIRouter, Path, Request, Response
 
-from penstock.core.names import uuid
-from penstock.core.pipeline.definition import Stored
+from penstock.core.names import parse_uuid
+from penstock.core.pipeline.definition import StoredPipeline
 from penstock.errors import NotFound
-from penstock.rest import problems as errors
-from penstock.rest.requests import media_types as media
-from penstock.rest.responses import odata_page as pages
-from penstock.rest.openapi import examples as samples
-from penstock.rest.openapi import schemas as shapes
-from penstock.rest.responses import revisions as versioned
-from penstock.rest.requests.bodies import Body, Who, parsed
-from penstock.rest.requests.preconditions import expected
-from penstock.rest.openapi.document import answers, required, unchanged
-from penstock.rest.context import edge_of
-from penstock.service.pipelines import definitions as pipelines
-from penstock.service.pipelines import planning as readiness
+from penstock.rest import problems
+from penstock.rest.context import context_of
+from penstock.rest.openapi import examples
+from penstock.rest.openapi import pipelines as docs
+from penstock.rest.requests import media_types
+from penstock.rest.requests.bodies import Body, CallerDep, DeveloperBody, parse_json
+from penstock.rest.requests.preconditions import if_match
+from penstock.rest.responses import odata_page, revisions
+from penstock.rest.route_execution import Lane, in_lane
+from penstock.service.pipelines import definitions, planning
 
-SELECTABLE = ("working", "operations", "output")  # members that are shown, and not searched
+SELECTABLE = ("working", "operations", "output")  # not searchable
 
-APPEND = {
-    "type": "append",
-    "order": 0,
-    "parameters": {
-        "source": {"dataset_id": "a1b2c3d4-e5f6-7890-abcd-ef1234567890"},
-        "source_selector": "budget_type = 'original'",
-    },
-}
-DEFINITION = {
-    "name": "Budgets into transactions",
-    "working": {"dataset_id": samples.DATASET["id"]},
-    "operations": [APPEND],
-}
-ID = "2f8a7c1e-6d0b-4b6f-8f57-1b9d3e5a7c20"
-_PIPELINE = {
-    "id": ID, **DEFINITION, "version": 1,
-    **samples.STAMPS,
-}  # fmt: skip
-_FAULT = {
-    "pointer": "/operations/0",
-    "code": "APPEND_001",
-    "message": "Dataset not found",
-    "details": {"dataset_id": "a1b2c3d4-e5f6-7890-abcd-ef1234567890", "operation_order": 0},
-}
+router = APIRouter(prefix="/pipelines", tags=["pipelines"], route_class=in_lane(Lane.CATALOG))
 
-router = APIRouter(prefix="/pipelines", tags=["pipelines"])
-
-Id = Annotated[str, Path(description="The pipeline's id.", examples=[ID])]
+PipelineId = Annotated[str, Path(description="The pipeline's id.", examples=[examples.PIPELINE_ID])]
 
 
-@router.get(
-    "",
-    summary="Search pipelines",
-    responses=answers(
-        200,
-        "A page of pipelines.",
-        {"@odata.context": "$metadata#pipelines", "@odata.count": 1, "value": [_PIPELINE]},
-        shapes.of("PipelinePage"),
-        errors=[400, 403],
-    ),
-    openapi_extra={"parameters": pages.searching("pipelines", "startswith(name, 'Budgets') and version gt 1")},
-)
-def search(request: Request, who: Who) -> Response:
-    here = (edge_of(request).workspace, who)
-    return pages.found(
-        request, pipelines.FIELDS, SELECTABLE, lambda asked: pipelines.search(*here, asked), Stored.as_json
+@router.get("", **docs.SEARCH_PIPELINES)
+def search(request: Request, caller: CallerDep) -> Response:
+    ws = context_of(request).workspace
+    return odata_page.search_response(
+        request,
+        definitions.SEARCH_FIELDS,
+        SELECTABLE,
+        lambda options: definitions.search(ws, caller, options),
+        StoredPipeline.as_json,
     )
 
 
-@router.post(
-    "",
-    status_code=201,
-    summary="Make a pipeline",
-    description="Its shape must be right, and `errors` tells everything that is not. The datasets that it names are "
-    "looked at when it runs; POST /pipelines/validate looks at once.",
-    responses=answers(
-        201,
-        "It is there.",
-        _PIPELINE,
-        shapes.of("Pipeline"),
-        headers=["etag", "location"],
-        errors=[400, 403, 409, 413, 415],
-    ),
-    openapi_extra={"requestBody": required("PipelineSent", DEFINITION)},
-)
-def create(request: Request, who: Who, body: Body) -> Response:
-    stored = pipelines.create(edge_of(request).workspace, who, parsed(body))
-    return versioned.shown(stored, {"location": f"/pipelines/{stored.id}"}, 201)
+@router.post("", status_code=201, **docs.CREATE_PIPELINE)
+def create(request: Request, caller: CallerDep, body: DeveloperBody) -> Response:
+    stored = definitions.create(context_of(request).workspace, caller, parse_json(body))
+    return revisions.entity_response(stored, {"location": f"/pipelines/{stored.id}"}, 201)
 
 
-@router.post(
-    "/validate",
-    summary="Check a pipeline",
-    description="Everything that is wrong with it, each with its place: its shape, or, if that is right, what its "
-    "operations meet in the datasets as they are now. Nothing is stored, and no row is read.",
-    responses=answers(
-        200,
-        "The verdict.",
-        {"valid": False, "errors": [_FAULT]},
-        shapes.of("PipelineVerdict"),
-        errors=[400, 403, 413, 415],
-    ),
-    openapi_extra={"requestBody": required("PipelineDraft", DEFINITION)},
-)
-def validate(request: Request, who: Who, body: Body) -> Response:
-    found = readiness.problems(edge_of(request).workspace, who, parsed(body))
-    return media.json({"valid": not found, "errors": errors.plain(found)})
+@router.post("/validate", **docs.VALIDATE_PIPELINE)
+def validate(request: Request, caller: CallerDep, body: Body) -> Response:
+    errors = planning.validate_pipeline(context_of(request).workspace, caller, parse_json(body))
+    return media_types.json_response({"valid": not errors, "errors": problems.to_json_value(errors)})
 
 
-@router.get(
-    "/{id}",
-    summary="Show a pipeline",
-    responses=answers(200, "The pipeline.", _PIPELINE, shapes.of("Pipeline"), headers=["etag"], errors=[400, 403, 404])
-    | unchanged(),
-    openapi_extra={"parameters": [versioned.IF_NONE_MATCH]},
-)
-def show(request: Request, who: Who, id: Id) -> Response:
-    stored = pipelines.show(edge_of(request).workspace, who, pipeline_id(id))
-    return versioned.shown_unless_known(request, stored)
+@router.get("/{id}", **docs.SHOW_PIPELINE)
+def show(request: Request, caller: CallerDep, id: PipelineId) -> Response:
+    stored = definitions.show(context_of(request).workspace, caller, parse_pipeline_id(id))
+    return revisions.conditional_response(request, stored)
 
 
-@router.put(
-    "/{id}",
-    summary="Replace a pipeline",
-    description="Say which version the change is made for: as `version` in the body, or in If-Match. Runs that are "
-    "under way go on as they began.",
-    responses=answers(
-        200,
-        "As it is now.",
-        _PIPELINE | {"version": 2},
-        shapes.of("Pipeline"),
-        headers=["etag"],
-        errors=[400, 403, 404, 409, 412, 413, 415],
-    ),
-    openapi_extra={
-        "parameters": [versioned.IF_MATCH],
-        "requestBody": required("PipelineReplacement", {**DEFINITION, "version": 1}),
-    },
-)
-def replace(request: Request, who: Who, id: Id, body: Body) -> Response:
-    here = (edge_of(request).workspace, who, pipeline_id(id))
-    return versioned.shown(pipelines.replace(*here, parsed(body), expected(request)))
+@router.put("/{id}", **docs.REPLACE_PIPELINE)
+def replace(request: Request, caller: CallerDep, id: PipelineId, body: DeveloperBody) -> Response:
+    ws, pipeline_id = context_of(request).workspace, parse_pipeline_id(id)
+    stored = definitions.replace(ws, caller, pipeline_id, parse_json(body), if_match(request))
+    return revisions.entity_response(stored)
 
 
-@router.delete(
-    "/{id}",
-    status_code=204,
-    summary="Delete a pipeline",
-    description="What its runs did stays on record.",
-    responses=answers(204, "It is gone.", errors=[400, 403, 404, 409, 412]),
-    openapi_extra={"parameters": [versioned.IF_MATCH]},
-)
-def delete(request: Request, who: Who, id: Id) -> Response:
-    pipelines.remove(edge_of(request).workspace, who, pipeline_id(id), expected(request))
+@router.delete("/{id}", status_code=204, **docs.DELETE_PIPELINE)
+def delete(request: Request, caller: CallerDep, id: PipelineId) -> Response:
+    definitions.remove(context_of(request).workspace, caller, parse_pipeline_id(id), if_match(request))
     return Response(status_code=204)
 
 
-def pipeline_id(id: str) -> UUID:
-    if found := uuid(id):
-        return found
-    raise NotFound("pipeline_not_found", "there is no such pipeline, or none that you may see", pipeline_id=id[:200])
+def parse_pipeline_id(id: str) -> UUID:
+    """Parse a pipeline id.
+
+    Raises:
+        NotFound: the text is not a UUID, so no pipeline can have this id
+    """
+    if pipeline_id := parse_uuid(id):
+        return pipeline_id
+    raise NotFound("pipeline_not_found", pipeline_id=id[:200])

@@ -1,6 +1,6 @@
-"""What queries answer, over REST: rows that keep their promise, in pages of JSON or all of them as a stream."""
+"""Routes that run registered queries and preview SQL. Results are pages of JSON, or streams of all rows."""
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,233 +9,154 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import StreamingResponse
-from starlette.types import Receive, Scope, Send
 
 from penstock.core import odata
-from penstock.core.result_schema import Field, FieldType
+from penstock.core.caller import Caller
+from penstock.core.result_schema import FieldType, ResultField
 from penstock.core.result_schema.field import is_list
-from penstock.core.names import DatasetName
-from penstock.core.schema.canonical import to_fields
-from penstock.engines.duckdb.odata_sql import kinds, selected
+from penstock.core.schema.type_names import to_fields
 from penstock.errors import Invalid
-from penstock.rest import problems as errors
-from penstock.rest.requests import media_types as media
-from penstock.rest.responses import row_encoding as rows
-from penstock.rest.openapi import examples as samples
-from penstock.rest.openapi import schemas as shapes
-from penstock.rest.requests.bodies import Body, Who, parsed_object
-from penstock.rest.openapi.document import answers, query, required
-from penstock.rest.context import edge_of
-from penstock.rest.routes.queries import ID, SQL, Id, deprecation, values
-from penstock.service.queries.execution import PAGE_BYTES, PREVIEWED, Asked, Opened, Result
-
-TOP, MOST = 100, 10_000  # rows on a page, unless asked for, and at most
-ALL = 2**31  # rows; no answer has as many
-VERSIONS = "versions"  # the parameter that chooses them
-READ = "x-penstock-versions"  # the header that tells them
-
-_OFFSET = "(?:[Zz]|[+-][0-9]{2}:[0-9]{2})$"
-_ROW = {"region": "EMEA", "total": 120450.5}
-_PAGE = {
-    "@odata.context": f"$metadata#queries/{ID}/results",
-    "@odata.count": 3,
-    "@penstock.versions": {"shop.orders": 3},
-    "@odata.nextLink": f"/queries/{ID}/results?since=2026-01-01&$count=true&$top=1&versions=shop.orders%3A3&$skip=1",
-    "value": [_ROW],
-}
-_PREVIEW = {
-    "columns": [{"name": "region", "type": "string"}, {"name": "total", "type": "double"}],
-    "@penstock.versions": {"shop.orders": 3},
-    "more": False,
-    "value": [_ROW],
-}
-_OWN = {
-    "name": "parameters",
-    "in": "query",
-    "description": "The query's own parameters, each by its name.",
-    "schema": {"type": "object", "additionalProperties": shapes.TEXT},
-    "style": "form",
-    "explode": True,
-    "example": {"since": "2026-01-01"},
-}
-
-router = APIRouter(prefix="/queries", tags=["queries"])
-
-
-def _results_answers() -> dict[int | str, dict[str, Any]]:
-    told = answers(200, "The rows.", _PAGE, shapes.of("QueryResults"), headers=[READ], errors=[400, 403, 404, 406, 409])
-    told[200]["content"] |= {media.ARROW: {"schema": shapes.BYTES}, media.PARQUET: {"schema": shapes.BYTES}}
-    return told
-
-
-@router.get(
-    "/{id}/results",
-    summary="Run a query",
-    description="Every row is checked against the query's schema before the first one is sent; rows that do not fit are "
-    "answered with SCHEMA_MISMATCH, which names fields and rows and never a value. As JSON, a page, in the order of "
-    "`$orderby` and then of all fields; `@odata.nextLink` leads to the next page of the same versions. Or, by `accept`, "
-    "all rows as Arrow or Parquet; with `$top` or `$skip` those.",
-    responses=_results_answers(),
-    openapi_extra={
-        "parameters": [
-            query("$filter", "Only such rows, by the schema's fields.", example="total gt 100000"),
-            query("$orderby", "The order.", example="total desc"),
-            query(
-                "$top", f"How many rows: {TOP} unless given, at most {MOST:,} as JSON.", kind=shapes.COUNT, example=10
-            ),
-            samples.SKIP,
-            query("$select", "Only these fields; only they are checked.", example="region,total"),
-            query("$count", "Also say how many rows there are (JSON only).", kind=shapes.FLAG, example=True),
-            query(VERSIONS, "Versions of datasets; the newest unless given.", example="shop.orders:3"),
-            _OWN,
-        ]
-    },
+from penstock.rest.context import context_of
+from penstock.rest.openapi import query_results as docs
+from penstock.rest.requests import media_types
+from penstock.rest.requests.bodies import Body, CallerDep, parse_json_object
+from penstock.rest.requests.page_limits import DEFAULT_ROWS, MAX_ROWS
+from penstock.rest.requests.preferences import preference_headers, preferred_page_size
+from penstock.rest.requests.version_pins import (
+    VERSIONS_HEADER,
+    VERSIONS_PARAMETER,
+    format_version_pins,
+    parse_version_pins,
 )
-def results(request: Request, who: Who, id: Id) -> Response:
-    kind = media.wanted(request.headers.get("accept"), [media.JSON, media.ARROW, media.PARQUET])
-    found = edge_of(request).results
-    opened = found.opened(who, id)
-    asked = _asked(request, opened, paged=kind == media.JSON)
-    result = found.run(who, opened, asked)
-    headers = {READ: _pinning(result.versions), **deprecation(opened.query)}
-    if kind != media.JSON:
-        _assert_written_as(kind, result.table)
-        if size := rows.size(kind, result.table):
-            headers["content-length"] = str(size)
-        return _Stream(kind, result.table, headers)
-    return _page(request, opened, asked.options, result, headers)
+from penstock.rest.responses import row_encoding
+from penstock.rest.responses.revisions import deprecation_headers
+from penstock.rest.route_execution import Lane, in_lane
+from penstock.rest.routes.queries import QueryKey, parameter_values
+from penstock.service.queries.execution import DEFAULT_PAGE_BYTES, LoadedQuery, QueryRequest, QueryRows
+
+_NO_LIMIT = 2**31  # rows; larger than any result
+_UTC_OFFSET = "(?:[Zz]|[+-][0-9]{2}:[0-9]{2})$"
+
+router = APIRouter(prefix="/queries", tags=["queries"], route_class=in_lane(Lane.COMPUTE))
 
 
-@router.post(
-    "/preview",
-    summary="Try SQL",
-    description=f"The first {PREVIEWED:,} rows of a SELECT that nobody has registered. They promise nothing; what JSON "
-    "has no word for is text.",
-    responses=answers(
-        200, "The rows.", _PREVIEW, shapes.of("Preview"), headers=[READ], errors=[400, 403, 404, 413, 415]
-    ),
-    openapi_extra={"requestBody": required("PreviewSent", {"sql": SQL, "parameters": {"since": "2026-01-01"}})},
-)
-def preview(request: Request, who: Who, body: Body) -> Response:
-    result = edge_of(request).results.preview(who, *_statement(parsed_object(body)), PAGE_BYTES)
-    columns = [{"name": each["name"], "type": each["type"]} for each in to_fields(result.table.schema)]
-    head = {"columns": columns, "@penstock.versions": dict(result.versions), "more": result.more}
-    return _told(head, result.table.to_batches(), {READ: _pinning(result.versions)})
+@router.get("/{id}/results", **docs.RUN_QUERY)
+def results(request: Request, caller: CallerDep, id: QueryKey) -> Response:
+    offers = [media_types.JSON, media_types.ARROW, media_types.PARQUET]
+    media_type = media_types.negotiate(request.headers.get("accept"), offers)
+    executor = context_of(request).query_executor
+    loaded = executor.load(caller, id)
+    query_request = _parse_request(request, loaded, paged=media_type == media_types.JSON)
+    result = executor.run(caller, loaded, query_request)
+    headers = {VERSIONS_HEADER: format_version_pins(result.versions), **deprecation_headers(loaded.query)}
+    if media_type == media_types.JSON:
+        headers |= preference_headers(preferred_page_size(request))
+        return _page_response(request, caller, loaded, query_request.options, result, headers)
+    _check_format(media_type, result.table)
+    if size := row_encoding.stream_size(media_type, result.table):
+        headers["content-length"] = str(size)
+    return row_encoding.RowStream(media_type, result.table.to_reader(), headers, owner=result.table)
 
 
-# -- what is asked
+@router.post("/preview", **docs.PREVIEW_SQL)
+def preview(request: Request, caller: CallerDep, body: Body) -> Response:
+    sql, parameters = _parse_statement(parse_json_object(body))
+    result = context_of(request).query_executor.preview(caller, sql, parameters, DEFAULT_PAGE_BYTES)
+    columns = [{"name": field["name"], "type": field["type"]} for field in to_fields(result.table.schema)]
+    head = {"columns": columns, "@penstock.versions": dict(result.versions), "more": result.has_more}
+    headers = {VERSIONS_HEADER: format_version_pins(result.versions)}
+    reservation = context_of(request).workspace.memory.reserve(caller)
+    return row_encoding.rows_response(head, result.table.to_batches(), headers, reservation)
 
 
-def _asked(request: Request, opened: Opened, *, paged: bool) -> Asked:
-    options, given = list[tuple[str, str]](), dict[str, str]()
+def _parse_request(request: Request, loaded: LoadedQuery, *, paged: bool) -> QueryRequest:
+    """Parse the query string: OData options, pinned versions, and the query's own parameters."""
+    pairs, parameters = list[tuple[str, str]](), dict[str, str]()
     for name, value in request.query_params.multi_items():
         if name.startswith("$"):
-            options.append((name, value))
-        elif name in given:
-            raise Invalid("doubled_parameter", f"{name[:80]!r} is there twice", parameter=name[:80])
+            pairs.append((name, value))
+        elif name in parameters:
+            raise Invalid("duplicate_parameter.query", {"name": name[:80]}, parameter=name[:80])
         else:
-            given[name] = value
-    asked = {name for name, _ in options}
-    if "$count" in asked and not paged:
-        raise Invalid("bad_option", "$count: only JSON has a place for it", option="$count")
-    pinned = _pinned(given.pop(VERSIONS, None))
-    top, most = (TOP, MOST) if paged else (ALL, ALL)
-    wanted = odata.options(options, kinds(opened.fields), default_top=top, max_top=most)
-    whole = not paged and not asked & {"$top", "$skip"}
-    return Asked(wanted, given, pinned, whole, PAGE_BYTES if paged else None)
+            parameters[name] = value
+    names = {name for name, _ in pairs}
+    if "$count" in names and not paged:
+        raise Invalid("bad_option.count_in_stream", option="$count")
+    pins = parse_version_pins(parameters.pop(VERSIONS_PARAMETER, None))
+    default_top, max_top = (DEFAULT_ROWS, MAX_ROWS) if paged else (_NO_LIMIT, _NO_LIMIT)
+    preferred = preferred_page_size(request) if paged else None
+    options = odata.options(
+        pairs, loaded.odata_fields, default_top=default_top, max_top=max_top, preferred_page=preferred
+    )
+    if options.after is not None:
+        options = replace(options, skip=_parse_position(options.after, paged=paged), after=None)
+    all_rows = not paged and not names & {"$top", "$skip"}
+    return QueryRequest(options, parameters, pins, all_rows, DEFAULT_PAGE_BYTES if paged else None)
 
 
-def _pinned(text: str | None) -> dict[str, int]:
-    """The versions in `finance.tx:3,finance.budget:7`, by the datasets' names in lower case."""
-    pinned = dict[str, int]()
-    for part in [] if text is None else text.split(","):
-        name, _, version = part.strip().rpartition(":")
-        if not (version.isascii() and version.isdigit() and len(version) < 10):
-            said = "versions are written schema.table:3, and with commas between them"
-            raise Invalid("bad_parameter", said, parameter=VERSIONS)
-        key = DatasetName.parse(name).key
-        if key in pinned:
-            raise Invalid("doubled_parameter", f"{VERSIONS} names {key} twice", parameter=VERSIONS)
-        pinned[key] = int(version)
-    return pinned
+def _parse_position(key: tuple[Any, ...], *, paged: bool) -> int:
+    match key:
+        case (int(skip),) if paged and not isinstance(skip, bool) and 0 < skip <= odata.MAX_SKIP:
+            return skip
+    raise odata.bad_token()
 
 
-def _pinning(versions: Mapping[str, int]) -> str:
-    return ",".join(f"{name}:{version}" for name, version in versions.items())
-
-
-def _statement(asked: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    match asked:
+def _parse_statement(payload: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    match payload:
         case {"sql": str(sql), **more} if more.keys() <= {"parameters"}:
-            return sql, values(more)
-    raise Invalid("bad_payload", "send {sql}, and parameters if there are some")
+            return sql, parameter_values(more)
+    raise Invalid("bad_payload.preview")
 
 
-# -- what is told
-
-
-def _page(
-    request: Request, opened: Opened, options: odata.Options, result: Result, headers: dict[str, str]
+def _page_response(
+    request: Request,
+    caller: Caller,
+    loaded: LoadedQuery,
+    options: odata.QueryOptions,
+    result: QueryRows,
+    headers: dict[str, str],
 ) -> Response:
-    here = f"queries/{opened.query.id}/results"
-    taken = result.table.to_batches()
-    head: dict[str, Any] = {"@odata.context": f"$metadata#{here}"}
+    path = f"queries/{loaded.query.id}/results"
+    head: dict[str, Any] = {"@odata.context": f"$metadata#{path}"}
     if result.count is not None:
         head["@odata.count"] = result.count
     head["@penstock.versions"] = dict(result.versions)
-    if result.more:
-        pairs = [pair for pair in request.query_params.multi_items() if pair[0] != VERSIONS]
-        pairs += [(VERSIONS, _pinning(result.versions))] if result.versions else []
-        if rest := odata.next_page(pairs, replace(options, top=result.table.num_rows)):
-            head["@odata.nextLink"] = f"/{here}?{rest}"
-    fields = selected(options, opened.fields)
-    return _told(head, [_promised(batch, fields) for batch in taken], headers)
+    if result.has_more:
+        pairs = [pair for pair in request.query_params.multi_items() if pair[0] != VERSIONS_PARAMETER]
+        pairs += [(VERSIONS_PARAMETER, format_version_pins(result.versions))] if result.versions else []
+        count = result.table.num_rows
+        key = (options.skip + count,)  # the versions are pinned, so that the rows before this position stay the same
+        if key[0] <= odata.MAX_SKIP and (next_query := odata.next_page(pairs, options, key, count)):
+            head["@odata.nextLink"] = f"/{path}?{next_query}"
+    fields = _selected_fields(options, loaded.fields)
+    batches = [_declared_columns(batch, fields) for batch in result.table.to_batches()]
+    return row_encoding.rows_response(head, batches, headers, context_of(request).workspace.memory.reserve(caller))
 
 
-class _Stream(StreamingResponse):
-    """All rows. The table is kept while they are on their way, for its memory is counted until it is gone."""
-
-    def __init__(self, kind: str, table: pa.Table, headers: dict[str, str]) -> None:
-        self._sent = _sent(kind, table)
-        super().__init__(self._sent, media_type=kind, headers=headers)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._sent.close()
+def _check_format(media_type: str, table: pa.Table) -> None:
+    if media_type == media_types.PARQUET and not table.schema.names and table.num_rows:
+        raise Invalid("not_in_format.no_fields", format="parquet")
 
 
-def _sent(kind: str, table: pa.Table) -> Generator[bytes | memoryview]:
-    yield from rows.stream(kind, table.to_reader())
+def _selected_fields(options: odata.QueryOptions, fields: Sequence[ResultField]) -> Sequence[ResultField]:
+    if options.select is None:
+        return fields
+    by_name = {field.name: field for field in fields}
+    return [by_name[name] for name in options.select]
 
 
-def _assert_written_as(kind: str, table: pa.Table) -> None:
-    if kind == media.PARQUET and not table.schema.names and table.num_rows:
-        said = "the result has none of these fields, and rows without a field cannot be written as Parquet"
-        raise Invalid("not_in_format", said, format="parquet")
-
-
-def _told(head: dict[str, Any], taken: list[pa.RecordBatch], headers: dict[str, str]) -> Response:
-    # The rows are JSON already, with digits that no float could keep.
-    start = errors.as_json(head).decode()[:-1]
-    body = f'{start}, "value": {rows.as_json(taken)}}}'.encode("utf-8", "backslashreplace")
-    return Response(body, media_type=media.JSON, headers=headers)
-
-
-def _promised(batch: pa.RecordBatch, fields: Sequence[Field]) -> pa.RecordBatch:
-    """The promised columns, each as a field of its type is written."""
+def _declared_columns(batch: pa.RecordBatch, fields: Sequence[ResultField]) -> pa.RecordBatch:
+    """Return the declared columns of a batch, with datetimes in UTC."""
     batch = batch.select([field.name for field in fields if field.name in batch.schema.names])
-    instants = {field.name for field in fields if field.type is FieldType.DATETIME}
-    for place, name in enumerate(batch.schema.names):
-        if name in instants:
-            batch = batch.set_column(place, name, _in_utc(batch.column(place)))
+    datetimes = {field.name for field in fields if field.type is FieldType.DATETIME}
+    for index, name in enumerate(batch.schema.names):
+        if name in datetimes:
+            batch = batch.set_column(index, name, _in_utc(batch.column(index)))
     return batch
 
 
 def _in_utc(column: pa.Array) -> pa.Array:
-    """Instants that say where they are: those without an offset are in UTC."""
+    """Return datetimes with an offset: those without one are in UTC."""
     if is_list(column.type):
         ends = np.cumsum(pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False))
         starts = pa.array(np.concatenate([[0], ends]), pa.int32())
@@ -244,5 +165,5 @@ def _in_utc(column: pa.Array) -> pa.Array:
         return column.cast(pa.timestamp(column.type.unit, "UTC"))
     if pt.is_null(column.type):
         return column
-    has_offset = pc.match_substring_regex(column, _OFFSET)
+    has_offset = pc.match_substring_regex(column, _UTC_OFFSET)
     return pc.if_else(has_offset, column, pc.binary_join_element_wise(column, "Z", ""))

@@ -1,18 +1,21 @@
-"""Let a dataset's schema grow, or take the dataset out of sight."""
+"""Add columns to a dataset, widen its types, or drop it."""
 
 from uuid import UUID
 
 import pyarrow as pa
 
-from penstock.catalog import commit as commits
+from penstock.catalog import commit
 from penstock.core.caller import Caller, Role
 from penstock.core.dataset.changes import Change, Receipt
-from penstock.core.schema.canonical import grown, to_fields
+from penstock.core.schema.compatibility import evolve
+from penstock.core.schema.type_names import to_fields
 from penstock.errors import Conflict
+from penstock.service.datasets.staging import StagingArea
+from penstock.service.datasets.write import load_writable
+from penstock.service.idempotency import find_replay
 from penstock.service.workspace import Workspace
-from penstock.service.datasets.write import Stage, replay, writable
 
-_TRIES = 10
+_MAX_ATTEMPTS = 10
 
 
 def alter(
@@ -24,26 +27,48 @@ def alter(
     widen: dict[str, pa.DataType] | None = None,
     key: str | None = None,
 ) -> Receipt:
-    """Add nullable columns and widen types, as a new version. No file is rewritten: readers cast."""
-    asked = f"{to_fields(add) if add else []} {widen}"
-    if key and (before := replay(ws, caller, Change(dataset, 0, "alter", pa.schema([]), request=asked), key)):
-        return before  # what was added once cannot be added again
-    for last in [False] * (_TRIES - 1) + [True]:
-        target = writable(ws, caller, dataset)
-        schema = grown(target.schema, add or pa.schema([]), widen or {})
-        changes = not schema.equals(target.schema)
-        change = Change(dataset, target.version.number, "alter", schema, alters=changes, request=asked)
+    """Add nullable columns and widen types, as a new version. Data files stay as they are: readers cast.
+
+    Args:
+        ws: the workspace
+        caller: the author; needs the role developer
+        dataset: the id of the dataset
+        add: the columns to add
+        widen: the new types by column name
+        key: the idempotency key of the request; None generates one
+
+    Returns:
+        The receipt of the commit.
+    """
+    request = f"{to_fields(add) if add else []} {widen}"
+    if key and (before := find_replay(ws, caller, Change(dataset, 0, "alter", pa.schema([]), request=request), key)):
+        return before  # the columns exist by now, so that the request itself would fail
+    for is_last in [False] * (_MAX_ATTEMPTS - 1) + [True]:
+        target = load_writable(ws, caller, dataset)
+        schema = evolve(target.schema, add or pa.schema([]), widen or {})
+        alters = not schema.equals(target.schema)
+        change = Change(dataset, target.version.number, "alter", schema, alters_schema=alters, request=request)
         try:
-            with Stage(ws, caller, key=key) as stage:
+            with StagingArea(ws, caller, key=key) as stage:
                 return stage.commit([change])
-        except Conflict as refusal:
-            # Somebody wrote in between; the new schema is worked out again from what is there now.
-            if last or refusal.reason != "stale_version":
+        except Conflict as error:
+            # Another writer has committed; evolve the schema of the newest version.
+            if is_last or error.reason != "stale_version":
                 raise
     raise AssertionError("unreachable")
 
 
-def drop(ws: Workspace, caller: Caller, dataset: UUID) -> None:
-    """Take a dataset out of sight and free its name. Its files stay until `sweep` is told to remove them."""
+def drop(ws: Workspace, caller: Caller, dataset: UUID, *, force: bool = False) -> None:
+    """Drop a dataset and free its name. Its files stay until `sweep` removes them.
+
+    Args:
+        ws: the workspace
+        caller: needs the role admin
+        dataset: the id of the dataset
+        force: drop it even if registered queries read it; they fail afterwards
+
+    Raises:
+        Unsupported: registered queries read the dataset, and `force` is not set
+    """
     caller.require(Role.ADMIN)
-    commits.drop(ws.db, caller, dataset)
+    commit.drop_dataset(ws.db, caller, dataset, force=force)

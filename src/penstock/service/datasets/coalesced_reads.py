@@ -1,4 +1,4 @@
-"""The newest version of a dataset, read once for all who ask for it at the same time."""
+"""Share one catalog read of a dataset's newest version among concurrent callers."""
 
 import threading
 from collections.abc import Callable
@@ -11,33 +11,37 @@ from penstock.core.names import DatasetName
 from penstock.service.datasets.read import find
 from penstock.service.workspace import Workspace
 
-_KEPT = 1_000  # datasets that were asked for lately
+_MAX_ENTRIES = 1_000  # datasets whose last read is remembered
 
 
-class Newest:
-    """An answer is shared by those who asked before its reading began: nobody hears of a state older than the question."""
+class LatestSnapshots:
+    """Coalesce reads of newest snapshots.
+
+    A read is shared by the callers that requested it before it began, so that a snapshot is never older than its request.
+    """
 
     def __init__(self, ws: Workspace) -> None:
         self._ws = ws
-        self._asked: dict[tuple[UUID, DatasetName | UUID], _Shared] = {}
+        self._reads: dict[tuple[UUID, DatasetName | UUID], _SharedRead] = {}
 
-    def of(self, caller: Caller, dataset: DatasetName | UUID) -> Snapshot:
-        if len(self._asked) > _KEPT:
-            self._asked.clear()  # whoever waits has it at hand
-        shared = self._asked.setdefault((caller.tenant, dataset), _Shared())
+    def get(self, caller: Caller, dataset: DatasetName | UUID) -> Snapshot:
+        """Return the newest snapshot of a dataset, by id or name."""
+        if len(self._reads) > _MAX_ENTRIES:
+            self._reads.clear()  # waiting callers keep their own reference
+        shared = self._reads.setdefault((caller.tenant, dataset), _SharedRead())
         return shared(lambda: find(self._ws, caller, dataset))
 
 
-class _Shared:
+class _SharedRead:
     def __init__(self) -> None:
-        self._turn, self._ticks = threading.Lock(), count(1)
-        self._begun = 0  # when the reading of the last answer began
-        self._answer: Snapshot | None = None
+        self._lock, self._ticks = threading.Lock(), count(1)
+        self._begun = 0  # the tick at which the last read began
+        self._snapshot: Snapshot | None = None
 
     def __call__(self, read: Callable[[], Snapshot]) -> Snapshot:
-        asked = next(self._ticks)
-        with self._turn:
-            if self._answer is None or self._begun < asked:
+        requested = next(self._ticks)
+        with self._lock:
+            if self._snapshot is None or self._begun < requested:
                 begun = next(self._ticks)
-                self._answer, self._begun = read(), begun
-            return self._answer
+                self._snapshot, self._begun = read(), begun
+            return self._snapshot

@@ -1,79 +1,100 @@
-"""Commit what others may overtake: carried over where it is as true of the newer version, and otherwise done again.
+"""Commit a write that other writers may overtake: rebase its change onto the newer version, or prepare it again.
 
-The last try holds the dataset, so that steady small writes cannot keep overtaking it.
+The last attempt locks the dataset, so that frequent small commits of other writers cannot keep overtaking it.
 """
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
+from typing import Protocol
 from uuid import UUID, uuid4
 
-from penstock.catalog import commit as commits
-from penstock.catalog.commit import Record
+from penstock.catalog import dataset_locks
+from penstock.catalog.database import CatalogTransaction
 from penstock.core.caller import Caller
 from penstock.core.dataset.changes import Change, Receipt
 from penstock.errors import AlreadyExists, Conflict
+from penstock.service.datasets.staging import StagingArea
 from penstock.service.workspace import Workspace
-from penstock.service.datasets.write import Stage
 
-TRIES = 4
-_CARRIES = 100  # over newer versions, of one try
-_WAIT = 120.0  # seconds, for a dataset that somebody else holds
-_HOLD = timedelta(seconds=60)  # a hold that is not renewed ends by itself
-_OVERTAKEN = ("stale_version", "dataset_exists")
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    change: Change
-    rebased: Callable[[Change], Change | None]  # as it is for the newest version; None: it must be done again
-    record: Record | None = None
+MAX_ATTEMPTS = 4
+_MAX_REBASES = 100  # of one attempt, while other writers keep committing
+_LOCK_WAIT_SECONDS = 120.0  # for a dataset that another writer has locked
+_LOCK_TIME_TO_LIVE = timedelta(seconds=60)  # a lock that is not renewed expires
+_OVERTAKEN = ("stale_version", "dataset_exists")  # another writer has committed first
 
 
-def land(ws: Workspace, caller: Caller, stage: Stage, dataset: UUID | None, attempt: Callable[[], Attempt]) -> Receipt:
-    """Attempt it until it is committed. `dataset`: the one that others may write to; None: it is yet to be made."""
-    for tries_left in reversed(range(TRIES)):
-        with _held(ws, caller, None if tries_left else dataset) as hold:
-            tried = attempt()
-            change = tried.change
-            for carries_left in reversed(range(_CARRIES)):
+class RetryableWrite(Protocol):
+    """A write that `commit_with_retry` can repeat."""
+
+    def prepare(self) -> Change:
+        """Stage the files of the write for the newest version, and return the change. Called once for each attempt."""
+
+    def rebase(self, change: Change) -> Change | None:
+        """Return the change for the version that is newest by now, or None if the write must be prepared again."""
+
+    def on_commit(self, tx: CatalogTransaction, receipt: Receipt) -> None:
+        """Record the commit, in its transaction."""
+
+
+def commit_with_retry(
+    ws: Workspace, caller: Caller, stage: StagingArea, dataset: UUID | None, write: RetryableWrite
+) -> Receipt:
+    """Prepare and commit a write until the commit succeeds.
+
+    Args:
+        ws: the workspace
+        caller: the author of the commit
+        stage: the staging area that the write uses
+        dataset: the dataset that other writers may commit to; None: the write creates a dataset
+        write: the write
+
+    Returns:
+        The receipt of the commit.
+
+    Raises:
+        Conflict: another writer committed first, or has locked the dataset, at the last attempt
+    """
+    for attempts_left in reversed(range(MAX_ATTEMPTS)):
+        with _locked(ws, caller, None if attempts_left else dataset) as lock_holder:
+            change = write.prepare()
+            for rebases_left in reversed(range(_MAX_REBASES)):
                 try:
-                    return stage.commit([change], hold=hold, record=tried.record)
-                except (Conflict, AlreadyExists) as refusal:
-                    if refusal.reason not in _OVERTAKEN or not (tries_left and carries_left):
+                    return stage.commit([change], lock_holder=lock_holder, on_commit=write.on_commit)
+                except (Conflict, AlreadyExists) as error:
+                    if error.reason not in _OVERTAKEN or not (attempts_left and rebases_left):
                         raise
-                if (carried := tried.rebased(change)) is None:
+                if (rebased := write.rebase(change)) is None:
                     break
-                change = carried
+                change = rebased
             stage.discard_files()
     raise AssertionError("unreachable")
 
 
 @contextmanager
-def _held(ws: Workspace, caller: Caller, dataset: UUID | None) -> Iterator[UUID | None]:
-    """Nobody else commits to the dataset meanwhile. A thread renews the hold for as long as the work takes."""
+def _locked(ws: Workspace, caller: Caller, dataset: UUID | None) -> Iterator[UUID | None]:
+    """Lock a dataset against commits of other writers, and renew the lock in a thread. None locks nothing."""
     if dataset is None:
         yield None
         return
-    holder, over = uuid4(), threading.Event()
-    deadline = time.monotonic() + _WAIT
-    while not commits.hold(ws.db, caller, dataset, holder, _HOLD):
+    holder, ended = uuid4(), threading.Event()
+    deadline = time.monotonic() + _LOCK_WAIT_SECONDS
+    while not dataset_locks.lock_dataset(ws.db, caller, dataset, holder, _LOCK_TIME_TO_LIVE):
         if time.monotonic() > deadline:
-            raise Conflict("dataset_held", "another merge holds the dataset; try again later", dataset=str(dataset))
+            raise Conflict("dataset_locked.lock_timeout", dataset=str(dataset))
         time.sleep(0.05)
 
     def renew() -> None:
-        while not over.wait(_HOLD.total_seconds() / 4):
-            commits.hold(ws.db, caller, dataset, holder, _HOLD)
+        while not ended.wait(_LOCK_TIME_TO_LIVE.total_seconds() / 4):
+            dataset_locks.lock_dataset(ws.db, caller, dataset, holder, _LOCK_TIME_TO_LIVE)
 
-    renewing = threading.Thread(target=renew, daemon=True)
-    renewing.start()
+    renewal = threading.Thread(target=renew, daemon=True)
+    renewal.start()
     try:
         yield holder
     finally:
-        over.set()
-        renewing.join()
-        commits.release(ws.db, caller, dataset, holder)
+        ended.set()
+        renewal.join()
+        dataset_locks.unlock_dataset(ws.db, caller, dataset, holder)

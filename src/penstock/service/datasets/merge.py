@@ -1,10 +1,11 @@
-"""Merge into a dataset, as a new version: matched rows keep their ids, files without a match stay as they are.
+"""Merge rows into a dataset as a new version: matched rows keep their ids, files without a match stay unchanged.
 
-Two merges that bring the same new key never make two rows of it. Whoever commits second looks at the files that came
-in between: if none holds a key of its source, the merge is as true of the newer version; otherwise it is done again.
+Two concurrent merges with the same new key never create two rows for it. The merge that commits second checks the files
+added since its base version: if none contains a key of its source, its change is rebased onto the newer version;
+otherwise the merge is repeated.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID, uuid4
@@ -12,32 +13,45 @@ from uuid import UUID, uuid4
 import pyarrow as pa
 import pyarrow.types as pt
 
-from penstock.catalog import snapshots as history
-from penstock.core import merge as meaning
+from penstock.catalog import snapshots
+from penstock.catalog.database import CatalogTransaction
+from penstock.core import merge as core_merge
 from penstock.core.caller import Caller
 from penstock.core.dataset.changes import Change, DataFile, NewFile, Receipt
-from penstock.core.dataset.snapshot import Snapshot
-from penstock.core.dataset.row_digest import Digest
-from penstock.core.merge import BATCH_ROWS, Layout, Merged, Plan, Progress, Rest, Session, TargetFile, Work
-from penstock.core.names import CARRIED
-from penstock.core.schema.canonical import canonical, conform
 from penstock.core.dataset.column_stats import Bounds
+from penstock.core.dataset.row_digest import RowDigest
+from penstock.core.dataset.snapshot import Snapshot
+from penstock.core.merge import (
+    BATCH_ROWS,
+    FileLayout,
+    FileSink,
+    MergePlan,
+    MergeResult,
+    Rest,
+    RewritePlan,
+    TargetFile,
+)
+from penstock.core.merge.key_ranges import KeyRanges
+from penstock.core.names import STORED_ROW_ID_COLUMN
+from penstock.core.progress import ProgressCallback
+from penstock.core.schema.canonical import canonical_schema
 from penstock.errors import Unsupported
-from penstock.service import engine_choice as engines
-from penstock.service.engine_choice import Tools
-from penstock.service.datasets.commit_retry import Attempt, land
-from penstock.service.datasets.row_source import Rows, checked
-from penstock.service.datasets.overlay import Working
+from penstock.service import engine_choice
+from penstock.service.datasets.commit_retry import commit_with_retry
+from penstock.service.datasets.overlay import DatasetOverlay
+from penstock.service.datasets.row_source import RowSource
+from penstock.service.datasets.staging import StagingArea
+from penstock.service.datasets.write import load_writable
+from penstock.service.engine_choice import EngineOptions
+from penstock.service.merge_session import MergeExecution, plain_integer
 from penstock.service.workspace import Workspace
-from penstock.service.datasets.write import Stage, writable
-from penstock.storage.spool import spool
 
-_ROW_ID = pa.field(CARRIED, pa.int64(), nullable=False)
+_ROW_ID = pa.field(STORED_ROW_ID_COLUMN, pa.int64(), nullable=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A merge as the caller words it."""
+class MergeRequest:
+    """Arguments of a merge."""
 
     keys: str | Sequence[str]
     strategy: str = "upsert"
@@ -46,141 +60,185 @@ class Asked:
     engine: str = "auto"
     batch_rows: int = BATCH_ROWS
     spark: Any = field(default=None, compare=False, repr=False)
-    watch: Any = field(default=None, compare=False, repr=False)  # hears how far Spark is; may raise to stop it
 
     @property
     def meaning(self) -> tuple[Any, ...]:
-        """What tells this merge from another, however it is worded and whoever does it."""
+        """Return the normalized arguments that determine the result, for comparison by idempotency key."""
         order = [self.order_by] if isinstance(self.order_by, str) else self.order_by
-        return meaning.normalize_keys(self.keys), self.strategy, list(order or []), self.add_columns
+        return core_merge.normalize_keys(self.keys), self.strategy, list(order or []), self.add_columns
 
     def __post_init__(self) -> None:
-        engines.check_name(self.engine)
-        meaning.normalize_keys(self.keys)
-        meaning.strategy_named(self.strategy)
+        engine_choice.check_name(self.engine)
+        core_merge.normalize_keys(self.keys)
+        core_merge.rules_for(self.strategy)
 
 
 def merge(
     ws: Workspace,
     caller: Caller,
     dataset: UUID,
-    rows: Rows,
-    asked: Asked,
+    rows: RowSource,
+    request: MergeRequest,
     *,
     key: str | None = None,
-    progress: Progress | None = None,
-) -> Merged:
-    """Merge rows into the newest version, whoever else writes at the same time."""
-    target = writable(ws, caller, dataset)
+    progress: ProgressCallback | None = None,
+) -> MergeResult:
+    """Merge rows into the newest version of a dataset; repeat or rebase the merge if other writers commit first.
+
+    Args:
+        key: idempotency key; a repeated request returns the first receipt
+        progress: receives the phases "read", "match" and "write"; may raise to stop the merge
+
+    Raises:
+        Unsupported: an idempotency key is used with a Spark DataFrame
+    """
+    snapshot = load_writable(ws, caller, dataset)
     if key and rows.frame is not None:
-        raise Unsupported(
-            "key_with_frame",
-            "a Spark frame may give other rows each time, so it cannot be known again by an idempotency key; "
-            "leave the key out, or give the rows as Parquet",
-        )
-    with Stage(ws, caller, key=key) as stage, Merging(ws, caller, stage, rows, asked, progress) as merging:
-        if before := stage.replayed(merging.request(Working(ws, caller, target))):
-            return merging.told(before)
+        raise Unsupported("key_with_frame")
+    with (
+        StagingArea(ws, caller, progress, key) as stage,
+        DatasetMerge(ws, caller, stage, rows, request) as dataset_merge,
+    ):
+        if receipt := stage.find_replay(dataset_merge.request(DatasetOverlay(ws, caller, snapshot))):
+            return dataset_merge.result(receipt)
+        write = _RetryableMerge(ws, caller, dataset, dataset_merge)
+        return dataset_merge.result(commit_with_retry(ws, caller, stage, dataset, write))
 
-        def attempt() -> Attempt:
-            return Attempt(merging.change(Working(ws, caller, writable(ws, caller, dataset))), rebased)
 
-        def rebased(change: Change) -> Change | None:
-            newest = writable(ws, caller, dataset)
-            return replace(change, base=newest.version.number) if merging.as_true_of(newest, change.base) else None
+@dataclass(frozen=True, slots=True)
+class _RetryableMerge:
+    """Prepare and rebase a merge for `commit_with_retry`."""
 
-        return merging.told(land(ws, caller, stage, dataset, attempt))
+    ws: Workspace
+    caller: Caller
+    dataset: UUID
+    dataset_merge: "DatasetMerge"
+
+    def prepare(self) -> Change:
+        newest = load_writable(self.ws, self.caller, self.dataset)
+        return self.dataset_merge.change(DatasetOverlay(self.ws, self.caller, newest))
+
+    def rebase(self, change: Change) -> Change | None:
+        newest = load_writable(self.ws, self.caller, self.dataset)
+        if not self.dataset_merge.still_applies_to(newest, change.base):
+            return None
+        return replace(change, base=newest.version.number)
+
+    def on_commit(self, tx: CatalogTransaction, receipt: Receipt) -> None:
+        """Record nothing: a merge has no record of its own."""
 
 
 def preview(
-    ws: Workspace, caller: Caller, dataset: UUID, rows: Rows, asked: Asked, *, progress: Progress | None = None
-) -> Merged:
-    """What the merge would do to the newest version. Nothing is written."""
-    target = writable(ws, caller, dataset)
-    with Stage(ws, caller) as stage, Merging(ws, caller, stage, rows, asked, progress) as merging:
-        return merging.preview(Working(ws, caller, target))
+    ws: Workspace,
+    caller: Caller,
+    dataset: UUID,
+    rows: RowSource,
+    request: MergeRequest,
+    *,
+    progress: ProgressCallback | None = None,
+) -> MergeResult:
+    """Return the result that a merge into the newest version would have. Nothing is written."""
+    snapshot = load_writable(ws, caller, dataset)
+    with (
+        StagingArea(ws, caller, progress) as stage,
+        DatasetMerge(ws, caller, stage, rows, request) as dataset_merge,
+    ):
+        return dataset_merge.preview(DatasetOverlay(ws, caller, snapshot))
 
 
-class Merging:
-    """One merge on its way: the source is read once, and meets as many versions as it takes."""
+class DatasetMerge:
+    """One merge into a dataset. The source is read once and matched with as many versions as retries need.
+
+    The staging area tracks the progress.
+    """
 
     def __init__(
-        self, ws: Workspace, caller: Caller, stage: Stage, rows: Rows, asked: Asked, progress: Progress | None = None
+        self,
+        ws: Workspace,
+        caller: Caller,
+        stage: StagingArea,
+        rows: RowSource,
+        request: MergeRequest,
     ) -> None:
-        self._ws, self._caller, self._stage, self._rows, self._asked = ws, caller, stage, rows, asked
-        self._heard = progress or (lambda _stage, _done, _total: None)
-        self._plan: Plan | None = None
-        self._session: Session | None = None
-        self._table: pa.Table | None = None
-        self._digest = Digest(rows.schema) if stage.keyed else None
-        self._engine = asked.engine
-        self.merged = Merged({})  # what the last match came to
-        self._source_rows = 0
-        self._base_schema: pa.Schema | None = None  # of the version that the last change was made for
-        self._relied_on: list[int] = []  # numbers of the files that have a key of the source, or that go
+        self._ws, self._caller, self._stage, self._rows, self._request = ws, caller, stage, rows, request
+        self._digest = RowDigest(rows.schema) if stage.has_client_key else None
+        self._execution = MergeExecution(
+            rows,
+            request.engine,
+            lambda: EngineOptions(stage.scratch(), ws.cluster, request.spark, stage.progress.on_job),
+            ws.limits,
+            lambda: f"{stage.scratch()}/{uuid4().hex}",
+            stage.progress,
+            self._digest.add if self._digest else None,
+        )
+        self.merged = MergeResult({})  # result of the last match
+        self._base_schema: pa.Schema | None = None  # of the version of the last change
+        self._required_files: list[int] = []  # numbers of the files that have a matched key or are removed
 
-    def __enter__(self) -> "Merging":
+    def __enter__(self) -> "DatasetMerge":
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._session:
-            self._session.close()
+        self._execution.close()
 
-    def request(self, target: Working) -> Change:
-        """What is asked for, as a change that does nothing yet."""
-        self._meet(target)
-        asked = f"{self._digest.hexdigest() if self._digest else ''} {self._asked.meaning}"
-        return Change(target.base.dataset, target.base.version.number, "merge", target.schema, request=asked)
+    def request(self, overlay: DatasetOverlay) -> Change:
+        """Read the source and return the request as a change without files, for the lookup by idempotency key."""
+        self._open(overlay)
+        request = f"{self._digest.hexdigest() if self._digest else ''} {self._request.meaning}"
+        return Change(overlay.base.dataset, overlay.base.version.number, "merge", overlay.schema, request=request)
 
-    def change(self, target: Working) -> Change:
-        """Match and write: the change that makes the next version."""
-        self._base_schema = target.base.schema
-        session, plan = self._meet(target)
-        work, files = self._matching(session, plan, target)
+    def change(self, overlay: DatasetOverlay) -> Change:
+        """Match and write files, and return the change that creates the next version."""
+        self._base_schema = overlay.base.schema
+        target = self._open(overlay)
+        rewrite_plan = self._match(target)
+        plan = self._execution.plan
         added: tuple[NewFile, ...] = ()
-        if not work.empty:
-            folder = target.location
-            outputs = session.write(work, self._stage.sink(folder, plan.schema, self._telling(work)))
-            added = self._stage.adopt(folder, [(output.path, plan.schema) for output in outputs])
-        removed = tuple(files[file.path] for file in (*work.rewrite, *work.drop))
-        work.assert_written(sum(file.rows for file in added))
-        fresh = sum(file.rows for file in added if file.row_ids is None)
-        assert not plan.row_ids or fresh == work.counts.inserted, "a row that was there has lost its id"
-        alters = plan.schema != target.schema and self._source_rows > 0
+        if not rewrite_plan.empty:
+            outputs = self._execution.write(rewrite_plan, target)
+            added = self._stage.adopt(overlay.location, [(output.path, plan.schema) for output in outputs])
+        removed = tuple(target.data_files[file.path] for file in (*rewrite_plan.rewrite, *rewrite_plan.drop))
+        rewrite_plan.assert_written(sum(file.rows for file in added))
+        new_rows = sum(file.rows for file in added if file.row_ids is None)
+        assert not plan.row_ids or new_rows == rewrite_plan.counts.inserted, "an existing row has lost its row id"
+        alters_schema = plan.schema != overlay.schema and self._execution.match_counts.rows > 0
         return replace(
-            self.request(target),
-            schema=plan.schema if alters else target.schema,
+            self.request(overlay),
+            schema=plan.schema if alters_schema else overlay.schema,
             added=added,
             removed=removed,
-            counts=work.counts,
-            alters=alters,
+            counts=rewrite_plan.counts,
+            alters_schema=alters_schema,
         )
 
-    def as_true_of(self, newest: Snapshot, base: int) -> bool:
-        """Would the merge do the very same to a newer version?"""
-        session, plan = self._session, self._plan
-        assert session is not None
-        assert plan is not None
+    def still_applies_to(self, newest: Snapshot, base: int) -> bool:
+        """Return True if the merge would have the same effect on a newer version."""
+        session, plan = self._execution.session, self._execution.plan
         if newest.schema != self._base_schema:
             return False
         with self._ws.db.read(self._caller) as tx:
-            if newest.version.number == base or not history.still_live(tx, newest.dataset, self._relied_on):
+            if newest.version.number == base or not snapshots.are_live(tx, newest.dataset, self._required_files):
                 return False
-            came = history.files_since(tx, newest, base)
-        if came and (plan.write.rest is Rest.DELETE or any(_nulls(file, plan.keys) for file in came)):
+            new_files = snapshots.files_since(tx, newest, base)
+        if new_files and (plan.rules.rest is Rest.DELETE or any(_may_have_nulls(f, plan.keys) for f in new_files)):
             return False
-        near = [self._target(file, plan) for file in came if session.reach.meets(_bounds(file, plan.keys))]
-        return not session.match(near).found
+        candidates = [
+            _target_file(self._ws, file, plan)
+            for file in new_files
+            if session.key_ranges.overlaps(_key_bounds(file, plan.keys))
+        ]
+        return not session.match(candidates).matched_rows
 
-    def preview(self, target: Working) -> Merged:
-        session, plan = self._meet(target)
-        self._matching(session, plan, target)
+    def preview(self, overlay: DatasetOverlay) -> MergeResult:
+        """Match without writing, and return the result that the merge would have."""
+        self._match(self._open(overlay))
         return self.merged
 
-    def told(self, receipt: Receipt) -> Merged:
+    def result(self, receipt: Receipt) -> MergeResult:
+        """Return the result of the merge with the counts of its receipt."""
         (written,) = receipt.written
-        stats = meaning.compute_merge_stats(
-            strategy=self._asked.strategy,
+        stats = core_merge.compute_merge_stats(
+            strategy=self._request.strategy,
             target_before=written.rows - written.inserted + written.deleted,
             target_after=written.rows,
             inserted=written.inserted,
@@ -189,106 +247,89 @@ class Merging:
         )
         return replace(self.merged, stats=stats, receipt=receipt)
 
-    def _telling(self, work: Work) -> Callable[[int], None]:
-        """Hears how many rows more are written, and tells how far that is."""
-        total, done = sum(file.rows for file in work.rewrite) + work.counts.inserted, 0
-
-        def beat(rows: int) -> None:
-            nonlocal done
-            done = min(done + rows, total)
-            self._heard("write", done, total)
-
-        return beat
-
-    def _meet(self, target: Working) -> tuple[Session, Plan]:
-        """The source in the engine's hands, with the types that the target asks for."""
-        plan = self._planned(target)
-        if self._session is not None and self._plan == plan:
-            return self._session, plan
-        if self._session is not None:
-            self._session.close()
-        tools = Tools(self._stage.scratch(), self._ws.cluster, self._asked.spark, self._asked.watch)
-        engine = engines.chosen(self._asked.engine, plan, plan.schema, self._rows, tools)
-        self._heard("read", 0, 1)
-        source: Any = self._rows.frame
-        if engine.name != "spark" or source is None:
-            source = self._table = self._spooled(plan)
-        self._session, self._plan, self._engine = engine.open(plan, source), plan, engine.name
-        self._heard("read", 1, 1)
-        return self._session, plan
-
-    def _planned(self, target: Working) -> Plan:
-        return meaning.plan(
-            _kept(self._rows.schema),
-            target.schema,
-            self._asked.keys,
-            self._asked.strategy,
-            dedup_order_by=self._asked.order_by,
-            add_columns=self._asked.add_columns,
-            row_ids=target.row_ids,
-            batch_rows=self._asked.batch_rows,
+    def _open(self, overlay: DatasetOverlay) -> "_DatasetTarget":
+        plan = core_merge.plan_merge(
+            _source_schema(self._rows.schema),
+            overlay.schema,
+            self._request.keys,
+            self._request.strategy,
+            dedup_order_by=self._request.order_by,
+            add_columns=self._request.add_columns,
+            row_ids=overlay.row_ids,
+            batch_rows=plain_integer(self._request.batch_rows),
         )
+        self._execution.open(plan, plan.schema)
+        return _DatasetTarget(self._ws, self._stage, overlay, plan)
 
-    def _spooled(self, plan: Plan) -> pa.Table:
-        schema = plan.source_schema
-        if self._table is not None:  # the target's types have changed since
-            return pa.Table.from_batches([conform(batch, schema) for batch in self._table.to_batches()], schema)
-        heard = self._digest.add if self._digest else (lambda _: None)
-        rows = checked(self._rows.batches(), schema, self._ws.limits, heard)
-        return spool(schema, rows, lambda: f"{self._stage.scratch()}/{uuid4().hex}")
-
-    def _matching(self, session: Session, plan: Plan, target: Working) -> tuple[Work, Mapping[str, DataFile]]:
-        self._check_nulls(session, plan, target)
-        everything = plan.write.rest is Rest.DELETE
-        listed = target.files(None if everything else session.reach.bounds())
-        files = {self._ws.store.locate(file.path): file for file in listed}
-        near = [self._target(file, plan) for file in listed]
-        if not everything:
-            near = [file for file in near if session.reach.meets(file.bounds)]
-        self._heard("match", 0, len(near))
-        match = session.match(near)
-        self._heard("match", len(near), len(near))
-        self._source_rows = match.rows
-        work = meaning.decide(plan, near, match, before=target.rows)
-        touched = {*match.found, *(file.path for file in (*work.rewrite, *work.drop))}
-        self._relied_on = [number for path in touched if (number := files[path].number)]  # staged files have none
-        self.merged = Merged(
-            work.stats(self._asked.strategy),
-            tuple(files[file.path].path for file in work.rewrite),
-            tuple(files[file.path].path for file in work.drop),
-            target.file_count - len(work.rewrite) - len(work.drop),
-            self._engine,
+    def _match(self, target: "_DatasetTarget") -> RewritePlan:
+        rewrite_plan = self._execution.match(target)
+        data_files = target.data_files
+        affected = (*rewrite_plan.rewrite, *rewrite_plan.drop)
+        required = {*self._execution.match_counts.matched_rows, *(file.path for file in affected)}
+        self._required_files = [number for path in required if (number := data_files[path].number)]  # not staged ones
+        self.merged = MergeResult(
+            rewrite_plan.stats(self._request.strategy),
+            tuple(data_files[file.path].path for file in rewrite_plan.rewrite),
+            tuple(data_files[file.path].path for file in rewrite_plan.drop),
+            target.overlay.file_count - len(affected),
+            self._execution.engine_name,
         )
-        return work, files
-
-    def _check_nulls(self, session: Session, plan: Plan, target: Working) -> None:
-        if not any(target.schema.field(key).nullable for key in plan.keys):
-            return
-        doubtful = [file for file in target.files(stats=True) if _nulls(file, plan.keys)]
-        if nulls := session.nulls([self._target(file, plan) for file in doubtful]):
-            raise meaning.null_keys("target", nulls)
-
-    def _target(self, file: DataFile, plan: Plan) -> TargetFile:
-        schema = plan.schema.append(_ROW_ID) if plan.row_ids else plan.schema
-        return TargetFile(
-            self._ws.store.locate(file.path),
-            file.rows,
-            Layout(schema, group_rows=self._ws.shape.group_rows),
-            bounds=_bounds(file, plan.keys),
-            first_row_id=file.first_row_id,
-        )
+        return rewrite_plan
 
 
-def _kept(schema: pa.Schema) -> pa.Schema:
-    """The source's columns with canonical types; one that holds nothing but NULL may become anything."""
-    kept = canonical(pa.schema([field for field in schema if not pt.is_null(field.type)]))
-    return pa.schema([field if pt.is_null(field.type) else kept.field(field.name) for field in schema])
+class _DatasetTarget:
+    """The files of a dataset overlay as a `MergeTarget`."""
+
+    rewrites_all = False  # old files may lack columns or have narrower types
+
+    def __init__(self, ws: Workspace, stage: StagingArea, overlay: DatasetOverlay, plan: MergePlan) -> None:
+        self._ws, self._stage, self._plan, self.overlay = ws, stage, plan, overlay
+        self.data_files: dict[str, DataFile] = {}  # of the last call of `files`, by location
+
+    @property
+    def rows(self) -> int:
+        return self.overlay.rows
+
+    def files_with_possible_nulls(self) -> list[TargetFile]:
+        keys = self._plan.keys
+        if not any(self.overlay.schema.field(key).nullable for key in keys):
+            return []
+        files = [file for file in self.overlay.files(stats=True) if _may_have_nulls(file, keys)]
+        return [_target_file(self._ws, file, self._plan) for file in files]
+
+    def files(self, key_ranges: KeyRanges | None) -> list[TargetFile]:
+        files = self.overlay.files(None if key_ranges is None else key_ranges.bounds())
+        self.data_files = {self._ws.store.locate(file.path): file for file in files}
+        return [_target_file(self._ws, file, self._plan) for file in files]
+
+    def layout(self, rewrite_plan: RewritePlan) -> RewritePlan:
+        return rewrite_plan  # `_target_file` sets the layout
+
+    def sink(self) -> FileSink:
+        return self._stage.sink(self.overlay.location, self._plan.schema)
 
 
-def _bounds(file: DataFile, keys: Sequence[str]) -> Bounds:
+def _target_file(ws: Workspace, file: DataFile, plan: MergePlan) -> TargetFile:
+    schema = plan.schema.append(_ROW_ID) if plan.row_ids else plan.schema
+    return TargetFile(
+        ws.store.locate(file.path),
+        file.rows,
+        FileLayout(schema, group_rows=ws.file_sizing.group_rows),
+        bounds=_key_bounds(file, plan.keys),
+        first_row_id=file.first_row_id,
+    )
+
+
+def _source_schema(schema: pa.Schema) -> pa.Schema:
+    """Return the source's columns with canonical types; a column of type NULL may become any type."""
+    typed = canonical_schema(pa.schema([field for field in schema if not pt.is_null(field.type)]))
+    return pa.schema([field if pt.is_null(field.type) else typed.field(field.name) for field in schema])
+
+
+def _key_bounds(file: DataFile, keys: Sequence[str]) -> Bounds:
     return {key: (stats.low, stats.high) for key in keys if (stats := file.stats.get(key))}
 
 
-def _nulls(file: DataFile, keys: Sequence[str]) -> bool:
-    """May a key of the file be NULL? A file without the column has nothing else."""
+def _may_have_nulls(file: DataFile, keys: Sequence[str]) -> bool:
+    """Return True if a key column may contain NULL. A file without the column has only NULL."""
     return any(key not in file.stats or file.stats[key].nulls for key in keys)

@@ -1,52 +1,62 @@
-"""A dataset as a writer has it so far: a version, without the files it has replaced, with those it has staged."""
+"""Combine a snapshot with the staged and removed files of a writer: the dataset as the writer sees it before the commit."""
 
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, replace
 from typing import Any
 
-from penstock.catalog import commit as commits
-from penstock.catalog import snapshots as history
+from penstock.catalog import file_rows, snapshots
 from penstock.core.caller import Caller
 from penstock.core.dataset.changes import Change, Counts, DataFile, NewFile
+from penstock.core.dataset.column_stats import Bounds, stats_parser, to_json, truncate_bounds
 from penstock.core.dataset.snapshot import Snapshot
-from penstock.core.schema.canonical import from_fields, to_fields
-from penstock.core.dataset.column_stats import Bounds, cut, from_json, to_json
+from penstock.core.schema.type_names import from_fields, to_fields
 from penstock.service.workspace import Workspace
 
 
-class Working:
-    """Several changes on their way to become one."""
+class DatasetOverlay:
+    """Accumulate several changes of one dataset into one change."""
 
     def __init__(self, ws: Workspace, caller: Caller, base: Snapshot, *, location: str | None = None) -> None:
-        """`location`: where the result goes, if it becomes another dataset. Rows get new ids there, so none are kept."""
+        """Create an overlay without changes.
+
+        Args:
+            ws: the workspace
+            caller: the author of the changes
+            base: the snapshot that the changes apply to
+            location: the folder of the output dataset, if the result becomes another dataset; its rows get new row ids
+        """
         self._ws, self._caller = ws, caller
         self.base, self.schema, self.rows = base, base.schema, base.version.rows
         self.location, self.row_ids = location or base.location, base.row_ids and location is None
         self._staged: dict[str, NewFile] = {}
         self._replaced: dict[str, DataFile] = {}
-        self._done: Change | None = None  # all that was applied, without its files
+        self._applied: Change | None = None  # the combination of the applied changes, without their files
 
     @property
     def file_count(self) -> int:
+        """Return the number of files, staged ones included."""
         return self.base.version.files - len(self._replaced) + len(self._staged)
 
     def files(
         self, bounds: Bounds | None = None, *, stats: bool = False, ids: Sequence[tuple[int, int]] | None = None
     ) -> list[DataFile]:
-        """The files that are there by now; with bounds, only those that may hold such rows. Staged ones have number 0.
+        """List the files of the overlay. Staged files have the number 0.
 
-        `ids`: stretches of row ids; files of the version that lie elsewhere are left out.
+        Args:
+            bounds: list only files that may contain rows within these bounds
+            stats: load the column statistics of the files
+            ids: ranges of row ids; files of the snapshot without such a row are left out
         """
         with self._ws.db.read(self._caller) as tx:
-            there = history.files(tx, self.base, bounds, stats=stats, ids=ids)
-        kept = [file for file in there if file.path not in self._replaced]
+            files = snapshots.files(tx, self.base, bounds, stats=stats, row_id_ranges=ids)
+        remaining = [file for file in files if file.path not in self._replaced]
         if self.row_ids:
-            self.give_ids()
-        return kept + [_shown(file) for file in self._staged.values() if file.may_hold(bounds or {})]
+            self.assign_row_ids()
+        return remaining + [_staged_data_file(file) for file in self._staged.values() if file.may_contain(bounds or {})]
 
-    def appended(self, added: tuple[NewFile, ...], request: str = "") -> Change:
-        """The change that adds these files, whoever else writes at the same time."""
+    def append_change(self, added: tuple[NewFile, ...], request: str = "") -> Change:
+        """Return the change that appends files. It can be rebased over any commit of other writers."""
         base, counts = self.base, Counts(inserted=sum(file.rows for file in added))
         return Change(
             base.dataset,
@@ -60,121 +70,124 @@ class Working:
         )
 
     def apply(self, change: Change) -> list[NewFile]:
-        """Go on from what a change leaves. The answer is those staged files that nobody needs any more."""
-        gone = [self._staged.pop(file.path) for file in change.removed if file.path in self._staged]
-        known = {file.path for file in gone}
-        self._replaced |= {file.path: file for file in change.removed if file.path not in known}
+        """Apply a change to the overlay, and return the staged files that it has superseded."""
+        superseded = [self._staged.pop(file.path) for file in change.removed if file.path in self._staged]
+        superseded_paths = {file.path for file in superseded}
+        self._replaced |= {file.path: file for file in change.removed if file.path not in superseded_paths}
         self._staged |= {file.path: file for file in change.added}
         self.rows += change.counts.inserted - change.counts.deleted
         self.schema = change.schema
-        self._done = _both(self._done, change)
-        return gone
+        self._applied = _combine(self._applied, change)
+        return superseded
 
     def change(self) -> Change:
-        """All changes as one. Appends alone are as true of any later version."""
-        done = self._done or replace(self.appended(()), operation="")
+        """Return all applied changes as one. It can be rebased if every applied change can."""
+        combined = self._applied or replace(self.append_change(()), operation="")
         return replace(
-            done, schema=self.schema, added=tuple(self._staged.values()), removed=tuple(self._replaced.values())
+            combined, schema=self.schema, added=tuple(self._staged.values()), removed=tuple(self._replaced.values())
         )
 
-    def give_ids(self) -> None:
-        """Fresh rows may be found and rewritten before they are committed: they need their ids now."""
-        fresh = [file for file in self._staged.values() if file.row_ids is None and file.first_row_id is None]
-        if not fresh:
+    def assign_row_ids(self) -> None:
+        """Reserve row ids for staged rows: later operations of the writer may rewrite the rows before the commit."""
+        unassigned = [file for file in self._staged.values() if file.row_ids is None and file.first_row_id is None]
+        if not unassigned:
             return
-        count = sum(file.rows for file in fresh)
-        first = commits.reserve_row_ids(self._ws.db, self._caller, self.base.dataset, count)
-        for file in fresh:
+        count = sum(file.rows for file in unassigned)
+        first = file_rows.reserve_row_ids(self._ws.db, self._caller, self.base.dataset, count)
+        for file in unassigned:
             self._staged[file.path] = replace(file, first_row_id=first)
             first += file.rows
 
-    def copy(self) -> "Working":
-        """The same so far; what becomes of one is nothing to the other."""
+    def copy(self) -> "DatasetOverlay":
+        """Return an independent copy."""
         other = copy(self)
         other._staged, other._replaced = dict(self._staged), dict(self._replaced)
         return other
 
     @property
-    def staged(self) -> list[str]:
-        """Where the files are that it has written, and that no version holds yet."""
+    def staged_paths(self) -> list[str]:
+        """Return the paths of the staged files."""
         return list(self._staged)
 
     @property
-    def untouched(self) -> bool:
-        return self._done is None
+    def is_unchanged(self) -> bool:
+        """Return True if no change was applied."""
+        return self._applied is None
 
-    def as_json(self) -> dict[str, Any]:
-        """Enough for another process to go on from here."""
-        assert self._done is not None
-        done = self._done
+    def to_json(self) -> dict[str, Any]:
+        """Serialise the applied changes, so that another process can continue."""
+        assert self._applied is not None
+        applied = self._applied
         return {
             "version": self.base.version.number,
             "schema": to_fields(self.schema),
             "rows": self.rows,
-            "staged": [_as_json(file) for file in self._staged.values()],
+            "staged": [_file_to_json(file) for file in self._staged.values()],
             "replaced": [[file.number, file.path, file.rows, file.bytes] for file in self._replaced.values()],
-            "done": {
-                "base": done.base,
-                "operation": done.operation,
-                "counts": asdict(done.counts),
-                "alters": done.alters,
-                "rebase": done.rebase,
-                "request": done.request,
+            "applied": {
+                "base": applied.base,
+                "operation": applied.operation,
+                "counts": asdict(applied.counts),
+                "alters_schema": applied.alters_schema,
+                "rebase": applied.rebase,
+                "request": applied.request,
             },
         }
 
     @classmethod
-    def from_json(cls, ws: Workspace, caller: Caller, base: Snapshot, told: Mapping[str, Any]) -> "Working":
-        assert told["version"] == base.version.number, "another version than it was begun with"
-        working, done = cls(ws, caller, base), told["done"]
-        working.schema, working.rows = from_fields(told["schema"]), told["rows"]
-        working._staged = {file["path"]: _from_json(file, working) for file in told["staged"]}
-        working._replaced = {
-            path: DataFile(path, rows, size, "", {}, number=number) for number, path, rows, size in told["replaced"]
+    def from_json(cls, ws: Workspace, caller: Caller, base: Snapshot, value: Mapping[str, Any]) -> "DatasetOverlay":
+        """Restore an overlay from `to_json`. The base must be the version that it was serialised with."""
+        assert value["version"] == base.version.number, "the overlay has another base version"
+        overlay, applied = cls(ws, caller, base), value["applied"]
+        overlay.schema, overlay.rows = from_fields(value["schema"]), value["rows"]
+        overlay._staged = {file["path"]: _file_from_json(file, overlay) for file in value["staged"]}
+        overlay._replaced = {
+            path: DataFile(path, rows, size, "", {}, number=number) for number, path, rows, size in value["replaced"]
         }
-        working._done = Change(base.dataset, schema=working.schema, **{**done, "counts": Counts(**done["counts"])})
-        return working
+        counts = Counts(**applied["counts"])
+        overlay._applied = Change(base.dataset, schema=overlay.schema, **{**applied, "counts": counts})
+        return overlay
 
 
-def _shown(file: NewFile) -> DataFile:
+def _staged_data_file(file: NewFile) -> DataFile:
     return DataFile(file.path, file.rows, file.bytes, file.checksum, file.stats, file.row_ids, file.first_row_id)
 
 
-def _both(before: Change | None, change: Change) -> Change:
-    """One change after the other, without their files."""
-    if before is None:
+def _combine(first: Change | None, change: Change) -> Change:
+    """Combine two successive changes of a dataset, without their files."""
+    if first is None:
         return replace(change, added=(), removed=())
-    one, other = before.counts, change.counts
+    one, other = first.counts, change.counts
     return replace(
-        before,
-        operation="+".join(dict.fromkeys([*before.operation.split("+"), change.operation])),
+        first,
+        operation="+".join(dict.fromkeys([*first.operation.split("+"), change.operation])),
         schema=change.schema,
         counts=Counts(one.inserted + other.inserted, one.updated + other.updated, one.deleted + other.deleted),
-        alters=before.alters or change.alters,
-        rebase=before.rebase and change.rebase,
-        request=before.request + change.request,
+        alters_schema=first.alters_schema or change.alters_schema,
+        rebase=first.rebase and change.rebase,
+        request=first.request + change.request,
     )
 
 
-def _as_json(file: NewFile) -> dict[str, Any]:
-    """With as much of the statistics as the catalog would keep."""
+def _file_to_json(file: NewFile) -> dict[str, Any]:
+    """Serialise a staged file, with its statistics truncated as in the catalog."""
     return {
         "path": file.path,
         "rows": file.rows,
         "bytes": file.bytes,
         "checksum": file.checksum,
-        "stats": to_json({name: cut(stats) for name, stats in file.stats.items()}),
+        "stats": to_json({name: truncate_bounds(stats) for name, stats in file.stats.items()}),
         "row_ids": file.row_ids,
         "first_row_id": file.first_row_id,
     }
 
 
-def _from_json(told: Mapping[str, Any], working: Working) -> NewFile:
-    ids = told["row_ids"]
+def _file_from_json(value: Mapping[str, Any], overlay: DatasetOverlay) -> NewFile:
+    row_ids = value["row_ids"]
     return NewFile(
         **{
-            **told,
-            "stats": from_json(working.schema)(told["stats"]),
-            "row_ids": ids and (ids[0], ids[1]),
+            **value,
+            "stats": stats_parser(overlay.schema)(value["stats"]),
+            "row_ids": row_ids and (row_ids[0], row_ids[1]),
         }
     )

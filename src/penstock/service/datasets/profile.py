@@ -1,38 +1,46 @@
-"""What the columns of a version are like: by what the catalog knows, and for one of them by its values."""
+"""Profile the columns of a snapshot from the catalog's statistics, and one column from its values."""
 
 from dataclasses import replace
 
-from penstock.catalog import snapshots as history
-from penstock.core.dataset import profile as profiles
+from penstock.catalog import snapshots
 from penstock.core.caller import Caller, Role
+from penstock.core.dataset import profile as dataset_profile
+from penstock.core.dataset.profile import DatasetProfile
 from penstock.core.dataset.snapshot import Snapshot
-from penstock.core.dataset.profile import Profile
 from penstock.errors import Invalid
 from penstock.service.workspace import Workspace
-from penstock.storage.scan import Most, sample
+from penstock.storage.scan import SampleLimits, sample
 
 
 def profile(
-    ws: Workspace, caller: Caller, snapshot: Snapshot, column: str | None = None, *, most: Most | None = None
-) -> Profile:
-    """All columns; of the one that is asked for also how its values are spread, or those of a sample."""
+    ws: Workspace, caller: Caller, snapshot: Snapshot, column: str | None = None, *, limits: SampleLimits | None = None
+) -> DatasetProfile:
+    """Profile all columns of a snapshot, with a histogram of one column.
+
+    Args:
+        ws: the workspace
+        caller: needs the role viewer
+        snapshot: the dataset at one version
+        column: the column to draw a histogram of; None: no histogram
+        limits: bounds the sample of values that the histogram is computed from
+    """
     caller.require(Role.VIEWER)
     if column is not None and column not in snapshot.schema.names:
         raise Invalid(
-            "no_such_column",
-            f"there is no column {column!r}; {snapshot.name} has {', '.join(snapshot.schema.names)}",
+            "column_not_found.profile",
+            {"dataset": snapshot.name, "names": snapshot.schema.names},
             column=column,
         )
     with ws.db.read(caller) as tx:
-        files = history.files(tx, snapshot, stats=True)
-    found = Profile(profiles.known(snapshot.schema, files))
+        files = snapshots.files(tx, snapshot, stats=True)
+    result = DatasetProfile(dataset_profile.profile_from_stats(snapshot.schema, files))
     if column is None:
-        return found
+        return result
     field = snapshot.schema.field(column)
-    profiles.check_spread(field)
-    values = sample(ws.store, files, field, most or Most())
+    dataset_profile.check_histogram_type(field)
+    values = sample(ws.store, files, field, limits or SampleLimits())
     sampled = len(values) < snapshot.version.rows
-    if not sampled:  # then nothing of it is unknown
-        exact = profiles.column(field, values)
-        found = Profile(tuple(exact if each.field == field else each for each in found.columns))
-    return replace(found, histogram=profiles.histogram(field, values, sampled=sampled))
+    if not sampled:  # all values were read, so that the profile of the column is exact
+        exact = dataset_profile.profile_column(field, values)
+        result = DatasetProfile(tuple(exact if one.field == field else one for one in result.columns))
+    return replace(result, histogram=dataset_profile.compute_histogram(field, values, sampled=sampled))

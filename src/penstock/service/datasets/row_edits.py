@@ -1,7 +1,7 @@
-"""Update and delete rows by their ids, as a new version: only the files that hold them are written anew.
+"""Update and delete rows by row id, as a new version. Only the files that contain the rows are rewritten.
 
-An edit is as true of any later version in which those files still live, so rows that others add do not disturb it.
-Whoever meets a file that somebody else has replaced meanwhile looks for the rows again.
+An edit can be rebased onto any later version in which these files are live, so that appends of other writers do not
+conflict with it. If another writer has replaced one of the files, the edit finds the rows again.
 """
 
 import threading
@@ -12,33 +12,37 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 
-from penstock.catalog import snapshots as history
+from penstock.catalog import snapshots
+from penstock.catalog.database import CatalogTransaction
 from penstock.core.caller import Caller
 from penstock.core.dataset.changes import Change, Counts, DataFile, Receipt
-from penstock.core.dataset.snapshot import Snapshot
-from penstock.core.dataset.row_digest import Digest
-from penstock.core.schema.exact_match import check_exact
-from penstock.core.merge.key_index import first_repeat
-from penstock.core.merge import Layout, TargetFile
-from penstock.core.names import CARRIED, ROWID
+from penstock.core.dataset.row_digest import RowDigest
 from penstock.core.dataset.row_ids import RowIds
+from penstock.core.dataset.snapshot import Snapshot
+from penstock.core.merge import FileLayout, TargetFile
+from penstock.core.merge.key_index import first_repeat
+from penstock.core.names import ROW_ID_COLUMN, STORED_ROW_ID_COLUMN
+from penstock.core.schema.exact_match import check_exact
 from penstock.engines.arrow.parquet_io import ROW_ID
-from penstock.engines.arrow.row_edits import Hits, find, pick, rewrite
+from penstock.engines.arrow.row_edits import RowMatches, find_rows, read_rows, rewrite_files
 from penstock.errors import Invalid, NotFound, Unsupported
-from penstock.service.datasets.commit_retry import Attempt, land
-from penstock.service.datasets.row_source import checked
-from penstock.service.datasets.overlay import Working
+from penstock.service.datasets.commit_retry import commit_with_retry
+from penstock.service.datasets.overlay import DatasetOverlay
+from penstock.service.datasets.row_source import validated_batches
+from penstock.service.datasets.staging import StagingArea
+from penstock.service.datasets.write import load_writable
 from penstock.service.workspace import Workspace
-from penstock.service.datasets.write import Progress, Stage, writable
 
-_SHOWN_ID = pa.field(ROWID, pa.int64(), nullable=False)
+_RETURNED_ROW_ID = pa.field(ROW_ID_COLUMN, pa.int64(), nullable=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Edited:
+class EditResult:
+    """The outcome of an update or delete."""
+
     affected: int
-    returned: pa.Table | None  # the dataset's columns, then `rowid`; None: nobody asked
-    receipt: Receipt | None = None  # None: it is part of a transaction
+    returned: pa.Table | None  # the dataset's columns, then `rowid`; None: not requested
+    receipt: Receipt | None = None  # None: the edit is part of a transaction
 
 
 def update(
@@ -50,10 +54,24 @@ def update(
     *,
     returning: bool = False,
     key: str | None = None,
-    progress: Progress | None = None,
-) -> Edited:
-    """Put row i in place of the row with the i-th id. One that is missing, and nothing changes."""
-    return _edit(ws, caller, dataset, ids, rows, returning, key, progress)
+) -> EditResult:
+    """Replace the row with id `ids[i]` by `rows[i]`.
+
+    Args:
+        ws: the workspace
+        caller: the author; needs the role developer
+        dataset: the id of the dataset
+        ids: the row ids, without duplicates
+        rows: one row for each id, with exactly the columns of the dataset
+        returning: return the updated rows
+        key: the idempotency key of the request; None generates one
+
+    Raises:
+        Invalid: the ids or the rows are not valid
+        NotFound: a row id does not exist; nothing is changed
+        Unsupported: the dataset is read-only or has no row ids
+    """
+    return _edit(ws, caller, dataset, ids, rows, returning, key)
 
 
 def delete(
@@ -64,10 +82,22 @@ def delete(
     *,
     returning: bool = False,
     key: str | None = None,
-    progress: Progress | None = None,
-) -> Edited:
-    """Take out the rows with these ids. Those that are missing are not missed."""
-    return _edit(ws, caller, dataset, ids, None, returning, key, progress)
+) -> EditResult:
+    """Delete rows by id. Unknown ids are ignored.
+
+    Args:
+        ws: the workspace
+        caller: the author; needs the role developer
+        dataset: the id of the dataset
+        ids: the row ids
+        returning: return the deleted rows, in the order of the ids
+        key: the idempotency key of the request; None generates one
+
+    Raises:
+        Invalid: the list of ids is empty
+        Unsupported: the dataset is read-only or has no row ids
+    """
+    return _edit(ws, caller, dataset, ids, None, returning, key)
 
 
 def _edit(
@@ -78,28 +108,43 @@ def _edit(
     rows: pa.Table | None,
     returning: bool,
     key: str | None,
-    progress: Progress | None,
-) -> Edited:
-    target = Working(ws, caller, writable(ws, caller, dataset))
-    with Stage(ws, caller, progress, key) as stage:
-        editing = Editing(ws, caller, stage, ids, rows, returning=returning)
-        if before := stage.replayed(editing.request(target)):
-            return editing.told(before)
-
-        def attempt() -> Attempt:
-            return Attempt(editing.change(Working(ws, caller, writable(ws, caller, dataset))), lambda _: None)
-
-        return editing.told(land(ws, caller, stage, dataset, attempt))
+) -> EditResult:
+    target = DatasetOverlay(ws, caller, load_writable(ws, caller, dataset))
+    with StagingArea(ws, caller, key=key) as stage:
+        edit = RowEdit(ws, caller, stage, ids, rows, returning=returning)
+        if receipt := stage.find_replay(edit.request(target)):
+            return edit.result(receipt)
+        return edit.result(commit_with_retry(ws, caller, stage, dataset, _RetryableEdit(ws, caller, dataset, edit)))
 
 
-class Editing:
-    """One update or delete on its way: the ids are sorted once, and meet as many versions as it takes."""
+@dataclass(frozen=True, slots=True)
+class _RetryableEdit:
+    """Prepare an update or delete for `commit_with_retry`."""
+
+    ws: Workspace
+    caller: Caller
+    dataset: UUID
+    edit: "RowEdit"
+
+    def prepare(self) -> Change:
+        newest = load_writable(self.ws, self.caller, self.dataset)
+        return self.edit.change(DatasetOverlay(self.ws, self.caller, newest))
+
+    def rebase(self, _change: Change) -> None:
+        """Return None: the catalog rebases an edit itself unless a file was replaced; then the rows are found again."""
+
+    def on_commit(self, tx: CatalogTransaction, receipt: Receipt) -> None:
+        """Record nothing: an edit has no record of its own."""
+
+
+class RowEdit:
+    """One update or delete. The ids are sorted once; the change can be prepared for several versions."""
 
     def __init__(
         self,
         ws: Workspace,
         caller: Caller,
-        stage: Stage,
+        stage: StagingArea,
         ids: pa.Array,
         rows: pa.Table | None,
         *,
@@ -110,16 +155,16 @@ class Editing:
         check_ids(ids, self._verb)
         if rows is not None:
             check_count(len(ids), rows.num_rows)
-        self._ids, self._asked = ids, RowIds.of(ids.to_numpy())
-        self._given, self._rows = rows, rows
+        self._ids, self._row_ids = ids, RowIds.from_array(ids.to_numpy())
+        self._source, self._rows = rows, rows
         self._digest = ""
-        self._met: pa.Schema | None = None  # what the rows were brought to
-        self.edited = Edited(0, None)  # what the last change came to
+        self._schema: pa.Schema | None = None  # the schema that the rows were validated against
+        self.last_result = EditResult(0, None)  # the outcome of the last change
 
-    def request(self, target: Working) -> Change:
-        """What is asked for, as a change that does nothing yet."""
+    def request(self, target: DatasetOverlay) -> Change:
+        """Return the request as a change without files, for the lookup of its receipt."""
         check_supported(target.base, self._verb)
-        self._meet(target.schema)
+        self._validate(target.schema)
         return Change(
             target.base.dataset,
             target.base.version.number,
@@ -129,156 +174,161 @@ class Editing:
             request=self._digest,
         )
 
-    def change(self, target: Working) -> Change:
-        """Find and write: the change that makes the next version."""
+    def change(self, target: DatasetOverlay) -> Change:
+        """Find the rows, rewrite their files, and return the change."""
         request = self.request(target)
-        files = {self._ws.store.locate(file.path): file for file in target.files(ids=self._asked.spans())}
-        hits = self._found(files, target.schema)
-        affected = sum(map(len, hits))
-        seen = _Seen(self._ws.limits.returned_bytes) if self._returning and self._rows is None else None
-        sink = self._stage.sink(target.location, target.schema, lambda _: None)
-        outputs = rewrite(hits, self._rows, sink, seen.hear if seen else None)
-        # A file is hashed and made durable while the next ones are being written.
+        files = {self._ws.store.locate(file.path): file for file in target.files(ids=self._row_ids.spans())}
+        matches = self._find(files, target.schema)
+        affected = sum(map(len, matches))
+        deleted = _DeletedRows(self._ws.limits.returned_bytes) if self._returning and self._rows is None else None
+        sink = self._stage.sink(target.location, target.schema)
+        outputs = rewrite_files(matches, self._rows, sink, deleted.add if deleted else None)
+        # A file is hashed and flushed while the engine writes the next ones.
         added = self._stage.adopt(target.location, ((output.path, target.schema) for output in outputs))
         updates = self._rows is not None
-        gone = 0 if updates else affected
-        assert sum(file.rows for file in added) == sum(each.file.rows for each in hits) - gone, "rows were lost"
-        self.edited = Edited(affected, seen.table(target.schema) if seen else self._sent())
+        removed_rows = 0 if updates else affected
+        assert sum(file.rows for file in added) == sum(match.file.rows for match in matches) - removed_rows, (
+            "rows were lost"
+        )
+        self.last_result = EditResult(affected, deleted.table(target.schema) if deleted else self._updated_rows())
         return replace(
             request,
             added=added,
-            removed=tuple(files[each.file.path] for each in hits),
+            removed=tuple(files[match.file.path] for match in matches),
             counts=Counts(updated=affected) if updates else Counts(deleted=affected),
         )
 
-    def told(self, receipt: Receipt) -> Edited:
-        """What it came to, once it is committed; perhaps by an earlier request, which this one repeats."""
+    def result(self, receipt: Receipt) -> EditResult:
+        """Return the outcome of the committed edit. The receipt may be that of an earlier, identical request."""
         if not receipt.replayed:
-            return replace(self.edited, receipt=receipt)
+            return replace(self.last_result, receipt=receipt)
         (written,) = receipt.written
-        returned = self._sent()
+        returned = self._updated_rows()
         if self._returning and self._rows is None:
-            returned = self._were(receipt)
-        return Edited(written.updated + written.deleted, returned, receipt)
+            returned = self._read_deleted(receipt)
+        return EditResult(written.updated + written.deleted, returned, receipt)
 
-    def _meet(self, schema: pa.Schema) -> None:
-        """The rows proven sound, and brought to the schema; and what tells this request from another."""
-        if schema == self._met:
+    def _validate(self, schema: pa.Schema) -> None:
+        """Validate the rows against the schema, cast them, and compute the digest of the request."""
+        if schema == self._schema:
             return
-        if self._stage.keyed:
+        if self._stage.has_client_key:
             ids = pa.record_batch([self._ids], ["ids"])
-            digest = Digest(ids.schema)
+            digest = RowDigest(ids.schema)
             digest.add(ids)
             self._digest = digest.hexdigest()
-        if self._given is not None:
-            self._rows, told = self._fitting(self._given, schema)
-            self._digest += told
-        self._met = schema
+        if self._source is not None:
+            self._rows, rows_digest = self._cast(self._source, schema)
+            self._digest += rows_digest
+        self._schema = schema
 
-    def _fitting(self, given: pa.Table, schema: pa.Schema) -> tuple[pa.Table, str]:
-        check_exact(given.schema, schema)  # again: a column may have come since the caller looked
-        digest = Digest(given.schema) if self._stage.keyed else None
-        heard = digest.add if digest else (lambda _: None)
-        fitting = checked(iter(given.to_batches()), schema, self._ws.limits, heard)
-        rows = pa.Table.from_batches(fitting, schema)
+    def _cast(self, source: pa.Table, schema: pa.Schema) -> tuple[pa.Table, str]:
+        check_exact(source.schema, schema)  # checked again: another writer may have added a column
+        digest = RowDigest(source.schema) if self._stage.has_client_key else None
+        on_batch = digest.add if digest else (lambda _: None)
+        batches = validated_batches(iter(source.to_batches()), schema, self._ws.limits, on_batch)
+        rows = pa.Table.from_batches(batches, schema)
         if self._returning and rows.nbytes + self._ids.nbytes > self._ws.limits.returned_bytes:
-            raise returned_too_large(self._ws.limits.returned_bytes)
+            raise returned_too_large_error(self._ws.limits.returned_bytes)
         return rows, f" {digest.hexdigest()}" if digest else ""
 
-    def _found(self, files: dict[str, DataFile], schema: pa.Schema) -> list[Hits]:
-        """Where the ids are. An update needs all of them."""
-        hits = find([self._target(path, file, schema) for path, file in files.items()], self._asked)
+    def _find(self, files: dict[str, DataFile], schema: pa.Schema) -> list[RowMatches]:
+        """Find the rows in the files.
+
+        Raises:
+            NotFound: a row id of an update does not exist
+        """
+        matches = find_rows([self._target(path, file, schema) for path, file in files.items()], self._row_ids)
         found = np.zeros(len(self._ids), dtype=bool)
-        for each in hits:
-            found[each.places] = True
-        assert found.sum() == sum(map(len, hits)), "an id stands twice"
-        missing = self._asked.places[~found[self._asked.places]]
+        for match in matches:
+            found[match.id_indices] = True
+        assert found.sum() == sum(map(len, matches)), "two rows have the same row id"
+        missing = self._row_ids.positions[~found[self._row_ids.positions]]
         if len(missing) and self._rows is not None:
             first = self._ids[int(missing.min())].as_py()
-            raise NotFound(
-                "row_not_found", f"row_id {first} not found in table", row_id=first, missing_rows=len(missing)
-            )
-        return hits
+            raise NotFound("row_not_found", row_id=first, missing_rows=len(missing))
+        return matches
 
     def _target(self, path: str, file: DataFile, schema: pa.Schema) -> TargetFile:
         first = file.first_row_id
         ids = file.row_ids if first is None else (first, first + file.rows - 1)
         assert ids is not None
-        layout = Layout(schema.append(ROW_ID), group_rows=self._ws.shape.group_rows, differences=True)
-        return TargetFile(path, file.rows, layout, bounds={CARRIED: ids}, first_row_id=first)
+        layout = FileLayout(schema.append(ROW_ID), group_rows=self._ws.file_sizing.group_rows, differences=True)
+        return TargetFile(path, file.rows, layout, bounds={STORED_ROW_ID_COLUMN: ids}, first_row_id=first)
 
-    def _sent(self) -> pa.Table | None:
-        """The rows of an update are stored as they were sent."""
+    def _updated_rows(self) -> pa.Table | None:
+        """Return the rows of an update, which are stored as they were sent, with their ids."""
         if not self._returning or self._rows is None:
             return None
-        return self._rows.append_column(_SHOWN_ID, self._ids)
+        return self._rows.append_column(_RETURNED_ROW_ID, self._ids)
 
-    def _were(self, receipt: Receipt) -> pa.Table:
-        """What an earlier delete took away, read from the version before it."""
+    def _read_deleted(self, receipt: Receipt) -> pa.Table:
+        """Return the rows of an earlier delete, read from the version before it."""
         (written,) = receipt.written
-        seen = _Seen(self._ws.limits.returned_bytes)
+        deleted = _DeletedRows(self._ws.limits.returned_bytes)
         with self._ws.db.read(self._caller) as tx:
             if not written.deleted:
-                return seen.table(history.newest(tx, written.dataset).schema)
-            then = history.at_version(tx, written.dataset, written.version - 1)
-            listed = history.files(tx, then, ids=self._asked.spans())
+                return deleted.table(snapshots.newest(tx, written.dataset).schema)
+            before = snapshots.at_version(tx, written.dataset, written.version - 1)
+            listed = snapshots.files(tx, before, row_id_ranges=self._row_ids.spans())
         files = {self._ws.store.locate(file.path): file for file in listed}
-        pick(self._found(files, then.schema), seen.hear)
-        return seen.table(then.schema)
+        read_rows(self._find(files, before.schema), deleted.add)
+        return deleted.table(before.schema)
 
 
 def check_ids(ids: pa.Array, verb: str) -> None:
-    """Refuse what cannot be asked for, before a row is sent or looked for."""
+    """Raise Invalid if the list of row ids is empty, or has duplicates for an update."""
     if not len(ids):
-        raise Invalid("empty_row_ids", f"row_ids cannot be empty for {verb}")
+        raise Invalid("empty_row_ids", {"verb": verb})
     if verb == "UPDATE" and (repeat := first_repeat(ids)):
         row_id = ids[repeat[1]].as_py()
-        raise Invalid("duplicate_row_ids", f"row_id {row_id} is given more than once", row_id=row_id)
+        raise Invalid("duplicate_row_ids", row_id=row_id)
 
 
 def check_count(ids: int, rows: int) -> None:
-    """Is there a row for each id?"""
+    """Raise Invalid if an update does not have one row for each row id."""
     if ids != rows:
-        raise Invalid("row_count_mismatch", f"row_ids count ({ids}) does not match input rows ({rows})")
+        raise Invalid("row_count_mismatch.update", {"ids": ids, "rows": rows})
 
 
 def check_supported(target: Snapshot, verb: str) -> None:
-    """Only rows that have ids can be named by them."""
+    """Raise Unsupported if rows are updated or deleted in a dataset without row ids."""
     if verb != "INSERT" and not target.row_ids:
         raise Unsupported(
-            "no_row_ids",
-            f"table '{target.name.table}' does not support {verb} (no rowid)",
+            "missing_row_ids.edit",
+            {"table": target.name.table, "verb": verb},
             dataset=str(target.name),
         )
 
 
-def returned_too_large(most: int) -> Invalid:
-    return Invalid(
-        "returned_too_large", f"a write gives back at most {most:,} bytes of rows; name fewer rows, or ask for none"
-    )
+def returned_too_large_error(max_bytes: int) -> Invalid:
+    """Return the error for a write whose returned rows exceed the limit."""
+    return Invalid("returned_too_large", {"max_bytes": max_bytes})
 
 
-class _Seen:
-    """Rows that go, with the places of their ids in the list that was given."""
+class _DeletedRows:
+    """Collect deleted rows, with the indices of their ids in the request."""
 
-    def __init__(self, most: int) -> None:
-        self._most, self._bytes = most, 0
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes, self._bytes = max_bytes, 0
         self._lock = threading.Lock()
         self._rows: list[pa.RecordBatch] = []
-        self._places: list[Any] = []
+        self._indices: list[Any] = []
 
-    def hear(self, places: Any, rows: pa.RecordBatch) -> None:
+    def add(self, indices: Any, rows: pa.RecordBatch) -> None:
+        """Add rows. Called by several threads."""
         with self._lock:
             self._bytes += rows.nbytes
-            if self._bytes > self._most:
-                raise returned_too_large(self._most)
-            self._places.append(places)
+            if self._bytes > self._max_bytes:
+                raise returned_too_large_error(self._max_bytes)
+            self._indices.append(indices)
             self._rows.append(rows)
 
     def table(self, schema: pa.Schema) -> pa.Table:
-        shown = schema.append(_SHOWN_ID)
+        """Return the rows in the order of the request, with their ids."""
+        returned = schema.append(_RETURNED_ROW_ID)
         if not self._rows:
-            return shown.empty_table()
+            return returned.empty_table()
         whole = pa.Table.from_batches(self._rows)
-        order = np.argsort(np.concatenate(self._places))
-        return pa.table(whole.take(pa.array(order)).columns, schema=shown)
+        order = np.argsort(np.concatenate(self._indices))
+        return pa.table(whole.take(pa.array(order)).columns, schema=returned)

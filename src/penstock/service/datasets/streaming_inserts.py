@@ -1,7 +1,7 @@
-"""Inserts whose batches come one by one; small ones that come together are committed together.
+"""Insert batches that arrive one by one, and commit small concurrent inserts as a group.
 
-The first insert goes at once. Those of the same caller into the same dataset that come while it is under way wait, and
-go together after it: one file, one version, one transaction, and a receipt for each.
+The first insert is committed at once. Inserts of the same caller into the same dataset that arrive during this commit
+are queued and committed together after it: one file, one version, one transaction, and one receipt for each insert.
 """
 
 import copy
@@ -14,46 +14,52 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from penstock.catalog import commit as commits
+from penstock.catalog import file_rows, receipts
 from penstock.core.caller import Caller, Role
-from penstock.core.dataset.changes import AUTOMATIC, Change, NewFile, Receipt, Share, fingerprint
+from penstock.core.dataset.changes import GENERATED_KEY_PREFIX, Change, GroupMember, NewFile, Receipt, fingerprint
+from penstock.core.dataset.row_digest import RowDigest
 from penstock.core.dataset.snapshot import Snapshot
-from penstock.core.dataset.row_digest import Digest
 from penstock.core.names import DatasetName
-from penstock.core.schema.canonical import check_fits
+from penstock.core.schema.compatibility import check_fits
 from penstock.errors import PenstockError, Unavailable
-from penstock.service.datasets.coalesced_reads import Newest
-from penstock.service.datasets.row_source import Check
-from penstock.service.datasets.overlay import Working
+from penstock.service.datasets.coalesced_reads import LatestSnapshots
+from penstock.service.datasets.overlay import DatasetOverlay
+from penstock.service.datasets.row_source import BatchValidator
+from penstock.service.datasets.staging import StagingArea
+from penstock.service.datasets.write import read_only_error
+from penstock.service.idempotency import check_idempotency_key
 from penstock.service.workspace import Workspace
-from penstock.service.datasets.write import Stage, checked_key, read_only
-from penstock.storage.data_files import Writer
+from penstock.storage.data_files import DataFileWriter
 
-_WORKERS = 32  # commits under way at once, of all callers; one that waits for a held dataset has its thread to itself
-_SMALL_BATCHES = 100  # an insert of more is not small, however few rows they hold
-_GROUP = 16  # small inserts of the largest size that go together
+_MAX_THREADS = 32  # concurrent commits of all callers; a commit that waits for a locked dataset occupies its thread
+_MAX_SMALL_BATCHES = 100  # an insert of more batches is large, however few rows they have
+_GROUP_SIZE_FACTOR = 16  # a group has at most this many times `small_bytes`
 
 
 @dataclass(frozen=True, slots=True)
-class Inserted:
+class InsertResult:
+    """The outcome of an insert.
+
+    Row i, in the order sent, has the row id `first_row_id + i`; None: no rows, or a dataset without row ids.
+    The receipt is None inside a transaction.
+    """
+
     rows: int
-    first_row_id: (
-        int | None
-    )  # row i has first_row_id + i, in the order sent; None: no rows, or the dataset keeps no ids
-    receipt: Receipt | None  # None inside a transaction
+    first_row_id: int | None
+    receipt: Receipt | None
 
 
-class Inserts:
-    """All inserts of a serving process."""
+class InsertService:
+    """Commit the inserts of a server process."""
 
     def __init__(
-        self, ws: Workspace, *, small_rows: int = 10_000, small_bytes: int = 1 << 20, together: int = 256
+        self, ws: Workspace, *, small_rows: int = 10_000, small_bytes: int = 1 << 20, max_group_size: int = 256
     ) -> None:
-        self.ws, self.small_rows, self.small_bytes, self._together = ws, small_rows, small_bytes, together
-        self._newest = Newest(ws)
-        self._pool = ThreadPoolExecutor(_WORKERS, "insert")
+        self.ws, self.small_rows, self.small_bytes, self._max_group_size = ws, small_rows, small_bytes, max_group_size
+        self._latest = LatestSnapshots(ws)
+        self._pool = ThreadPoolExecutor(_MAX_THREADS, "insert")
         self._lock = threading.Condition()
-        self._waiting: dict[_Line, deque[_Small]] = {}  # a line is there as long as somebody serves it
+        self._queues: dict[_GroupKey, deque[_SmallInsert]] = {}  # a queue exists as long as a thread serves it
         self._closed = False
 
     def begin(
@@ -63,284 +69,305 @@ class Inserts:
         schema: pa.Schema,
         *,
         key: str | None = None,
-        within: tuple[Stage, Working] | None = None,
-    ) -> "Insertion":
-        """An insert of batches with this schema, into the newest version or `within` a transaction.
+        transaction: tuple[StagingArea, DatasetOverlay] | None = None,
+    ) -> "InsertStream":
+        """Begin an insert of batches.
 
-        `dataset` is an id, or what `target` has just said. A transaction has a key of its own: `key` means nothing there.
+        Args:
+            caller: the author; needs the role developer
+            dataset: the id of the dataset, or a snapshot that `latest_snapshot` has just returned
+            schema: the schema of the batches
+            key: the idempotency key of the request; without meaning inside a transaction, which has its own key
+            transaction: the staging area and the overlay of the transaction that the insert belongs to
         """
         caller.require(Role.DEVELOPER)
-        if within:
-            return Insertion(self, caller, within[1], schema, checked_key(key), within[0])
-        target = dataset if isinstance(dataset, Snapshot) else self.target(caller, dataset)
+        if transaction:
+            return InsertStream(self, caller, transaction[1], schema, check_idempotency_key(key), transaction[0])
+        target = dataset if isinstance(dataset, Snapshot) else self.latest_snapshot(caller, dataset)
         if target.read_only:
-            raise read_only(target)
-        return Insertion(self, caller, Working(self.ws, caller, target), schema, checked_key(key))
+            raise read_only_error(target)
+        return InsertStream(self, caller, DatasetOverlay(self.ws, caller, target), schema, check_idempotency_key(key))
 
-    def target(self, caller: Caller, dataset: DatasetName | UUID) -> Snapshot:
-        """A dataset as it is now. Those who ask at the same time share the answer."""
-        return self._newest.of(caller, dataset)
+    def latest_snapshot(self, caller: Caller, dataset: DatasetName | UUID) -> Snapshot:
+        """Return the newest snapshot of a dataset. Concurrent callers share one catalog read."""
+        return self._latest.get(caller, dataset)
 
     def close(self) -> None:
-        """Wait for all that was asked to be committed."""
+        """Reject new inserts, and wait until the submitted ones are committed."""
         with self._lock:
             self._closed = True
-            self._lock.wait_for(lambda: not self._waiting)
+            self._lock.wait_for(lambda: not self._queues)
         self._pool.shutdown()
 
-    def land(self, asked: "_Small | _Large") -> Future[Inserted]:
-        """Commit a complete insert: a large one by itself, a small one with those that wait for the same."""
+    def submit(self, insert: "_SmallInsert | _LargeInsert") -> Future[InsertResult]:
+        """Commit a complete insert: a large one alone, a small one with others of the same caller and dataset."""
         with self._lock:
             if not self._closed:
-                self._enqueue(asked)
-                return asked.done
-        asked.discard()
-        asked.done.set_exception(Unavailable("shutting_down", "the service is shutting down; insert again later"))
-        return asked.done
+                self._enqueue(insert)
+                return insert.done
+        insert.discard()
+        insert.done.set_exception(Unavailable("shutting_down"))
+        return insert.done
 
-    def _enqueue(self, asked: "_Small | _Large") -> None:
-        if isinstance(asked, _Large):
-            self._pool.submit(asked.land)
-        elif asked.line in self._waiting:
-            self._waiting[asked.line].append(asked)
+    def _enqueue(self, insert: "_SmallInsert | _LargeInsert") -> None:
+        if isinstance(insert, _LargeInsert):
+            self._pool.submit(insert.commit)
+        elif insert.group_key in self._queues:
+            self._queues[insert.group_key].append(insert)
         else:
-            self._waiting[asked.line] = deque([asked])
-            self._pool.submit(self._serve, asked.line)
+            self._queues[insert.group_key] = deque([insert])
+            self._pool.submit(self._commit_queue, insert.group_key)
 
-    def _serve(self, line: "_Line") -> None:
-        """Commit those who wait. Who comes meanwhile is served after others have had a turn."""
+    def _commit_queue(self, group_key: "_GroupKey") -> None:
+        """Commit one group of a queue, and reschedule the rest, so that other queues get a thread."""
         try:
             with self._lock:
-                group = self._group(self._waiting[line])
-            _land(self.ws, line.caller, group)
+                group = self._next_group(self._queues[group_key])
+            _commit_group(self.ws, group_key.caller, group)
         finally:
             with self._lock:
-                if self._waiting[line]:
-                    self._pool.submit(self._serve, line)
+                if self._queues[group_key]:
+                    self._pool.submit(self._commit_queue, group_key)
                 else:
-                    del self._waiting[line]
+                    del self._queues[group_key]
                     self._lock.notify_all()
 
-    def _group(self, waiting: deque["_Small"]) -> list["_Small"]:
-        """Who goes next: in order, of one schema, no key twice. The second use of a key hears what came of the first."""
-        group: list[_Small] = []
-        later: list[_Small] = []
+    def _next_group(self, queue: deque["_SmallInsert"]) -> list["_SmallInsert"]:
+        """Take the next group from a queue: in order, of one schema, without duplicate keys.
+
+        The second insert with a key stays in the queue and gets the receipt of the first.
+        """
+        group: list[_SmallInsert] = []
+        later: list[_SmallInsert] = []
         keys: set[str] = set()
-        room = _GROUP * self.small_bytes
-        while waiting and len(group) < self._together and room > 0:
-            each = waiting.popleft()
-            if group and (each.share.key in keys or not each.working.schema.equals(group[0].working.schema)):
-                later.append(each)
-            elif each.done.set_running_or_notify_cancel():
-                group.append(each)
-                keys.add(each.share.key)
-                room -= each.bytes
-        waiting.extendleft(reversed(later))
+        free_bytes = _GROUP_SIZE_FACTOR * self.small_bytes
+        while queue and len(group) < self._max_group_size and free_bytes > 0:
+            insert = queue.popleft()
+            if group and (insert.member.key in keys or not insert.overlay.schema.equals(group[0].overlay.schema)):
+                later.append(insert)
+            elif insert.done.set_running_or_notify_cancel():
+                group.append(insert)
+                keys.add(insert.member.key)
+                free_bytes -= insert.bytes
+        queue.extendleft(reversed(later))
         return group
 
 
-class Insertion:
-    """One insert on its way: `add` its batches, then `commit` it, or `discard` it.
+class InsertStream:
+    """One insert: `add` its batches, then `commit` or `discard` it.
 
-    Inside a transaction, `change` takes the place of `commit`. All but `commit` may wait for a disk. Several threads may
-    use it, one at a time. What raises an error has discarded it.
+    Inside a transaction, call `change` instead of `commit`. Every method except `commit` may block on disk access.
+    Several threads may use an insert, one at a time. A method that raises an error has discarded the insert.
     """
 
     def __init__(
         self,
-        inserts: Inserts,
+        inserts: InsertService,
         caller: Caller,
-        working: Working,
+        overlay: DatasetOverlay,
         schema: pa.Schema,
         key: str,
-        within: Stage | None = None,
+        transaction_stage: StagingArea | None = None,
     ) -> None:
-        check_fits(schema, working.schema)
-        self.target: Snapshot = working.base
+        check_fits(schema, overlay.schema)
+        self.target: Snapshot = overlay.base
         self.rows = 0
-        self._inserts, self._ws, self._caller, self._working, self._key = inserts, inserts.ws, caller, working, key
-        self._digest = None if key.startswith(AUTOMATIC) else Digest(schema)
-        self._check = Check(working.schema, self._ws.limits, self._digest.add if self._digest else lambda _: None)
-        self._within = within
-        self._held: list[pa.RecordBatch] = []  # while it is small
-        self._staged: tuple[Stage, Writer] | None = None  # since it is not
-        self._over = False
+        self._inserts, self._ws, self._caller, self._overlay, self._key = inserts, inserts.ws, caller, overlay, key
+        self._digest = None if key.startswith(GENERATED_KEY_PREFIX) else RowDigest(schema)
+        self._validate = BatchValidator(
+            overlay.schema, self._ws.limits, self._digest.add if self._digest else lambda _: None
+        )
+        self._transaction_stage = transaction_stage
+        self._batches: list[pa.RecordBatch] = []  # while the insert is small
+        self._staged: tuple[StagingArea, DataFileWriter] | None = None  # once the insert is large
+        self._ended = False
 
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Take a batch that is sound and fits: into memory while they are few, and then into staged files."""
-        assert not self._over, "this insert has ended"
+    def add(self, batch: pa.RecordBatch, *, validated: bool = False) -> None:
+        """Validate a batch and add it: to memory while the insert is small, then to staged files."""
+        assert not self._ended, "this insert has ended"
         try:
-            for piece in self._check(batch):
+            for piece in self._validate(batch, validated=validated):
                 self.rows += piece.num_rows
                 if self._staged or self._is_large():
                     self._write(piece)
                 elif piece.num_rows:
-                    self._held.append(_copied(piece))
+                    self._batches.append(_copy(piece))
         except BaseException:
             self.discard()
             raise
 
-    def commit(self) -> Future[Inserted]:
-        """Have it carried out. A future that is cancelled before its turn has come leaves nothing behind."""
-        assert not self._over, "this insert has ended"
-        assert self._within is None, "inside a transaction, an insert ends as its change"
-        self._over = True
+    def commit(self) -> Future[InsertResult]:
+        """Submit the insert. Cancelling the future before the commit begins discards the insert."""
+        assert not self._ended, "this insert has ended"
+        assert self._transaction_stage is None, "an insert inside a transaction is not committed: call change()"
+        self._ended = True
         request = self._digest.hexdigest() if self._digest else ""
         if self._staged:
-            return self._inserts.land(_Large(*self._staged, self._working, request))
-        share = Share(self._key, fingerprint((self._working.appended((), request),)), self.rows)
-        line = _Line(self._caller, self.target.dataset)
-        return self._inserts.land(_Small(line, self._working, share, self._held, self._check.bytes))
+            return self._inserts.submit(_LargeInsert(*self._staged, self._overlay, request))
+        member = GroupMember(self._key, fingerprint((self._overlay.append_change((), request),)), self.rows)
+        group_key = _GroupKey(self._caller, self.target.dataset)
+        return self._inserts.submit(_SmallInsert(group_key, self._overlay, member, self._batches, self._validate.bytes))
 
-    def change(self) -> tuple[Change, Inserted]:
-        """All rows as one change of the transaction's working state, which is left to apply it. They have their ids."""
-        assert not self._over, "this insert has ended"
-        assert self._within, "outside of a transaction, an insert is committed"
+    def change(self) -> tuple[Change, InsertResult]:
+        """Return all rows as one change, with row ids, for the caller to apply to the transaction."""
+        assert not self._ended, "this insert has ended"
+        assert self._transaction_stage, "an insert outside of a transaction has no change: call commit()"
         try:
             if self._staged:
-                added = _finished(*self._staged)
+                added = _finish_files(*self._staged)
             else:
-                added = self._within.write(self._working.location, self._working.schema, self._held)
-            self._staged = None  # from here on the files are the transaction's
+                added = self._transaction_stage.write(self._overlay.location, self._overlay.schema, self._batches)
+            self._staged = None  # the transaction owns the files from here on
             first = None
-            if added and self._working.row_ids:
-                first = commits.reserve_row_ids(self._ws.db, self._caller, self.target.dataset, self.rows)
-                added = _numbered(added, first)
+            if added and self._overlay.row_ids:
+                first = file_rows.reserve_row_ids(self._ws.db, self._caller, self.target.dataset, self.rows)
+                added = _assign_row_ids(added, first)
         except BaseException:
             self.discard()
             raise
-        self._over = True
+        self._ended = True
         request = self._digest.hexdigest() if self._digest else ""
-        return self._working.appended(added, request), Inserted(self.rows, first, None)
+        return self._overlay.append_change(added, request), InsertResult(self.rows, first, None)
 
     def discard(self) -> None:
-        """Leave nothing behind, unless it was asked to be carried out."""
-        if self._over:
+        """Remove the staged files of the insert, unless it was submitted."""
+        if self._ended:
             return
-        self._over = True
-        self._held = []
+        self._ended = True
+        self._batches = []
         if self._staged:
             stage, writer = self._staged
             writer.discard()
-            if stage is not self._within:
+            if stage is not self._transaction_stage:
                 stage.discard()
 
     def _is_large(self) -> bool:
-        most = self._inserts
-        return self.rows > most.small_rows or self._check.bytes > most.small_bytes or len(self._held) >= _SMALL_BATCHES
+        limits = self._inserts
+        return (
+            self.rows > limits.small_rows
+            or self._validate.bytes > limits.small_bytes
+            or len(self._batches) >= _MAX_SMALL_BATCHES
+        )
 
     def _write(self, piece: pa.RecordBatch) -> None:
         if self._staged is None:
-            stage = self._within or Stage(self._ws, self._caller, key=self._key)
-            self._staged = stage, stage.writer(self._working.location, self._working.schema)
-            for each in self._held:
-                self._staged[1].add(each)
-            self._held = []
+            stage = self._transaction_stage or StagingArea(self._ws, self._caller, key=self._key)
+            self._staged = stage, stage.writer(self._overlay.location, self._overlay.schema)
+            for batch in self._batches:
+                self._staged[1].add(batch)
+            self._batches = []
         stage, writer = self._staged
-        stage.wrote(0)  # a stream may trickle for hours before it fills a row group
+        stage.heartbeat()  # a slow stream may take hours to fill a row group
         writer.add(piece)
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
-    """Who waits here may go together: a version has one author."""
+class _GroupKey:
+    """Identify a queue of inserts that may share a commit. A version has one author."""
 
     caller: Caller
     dataset: UUID
 
 
 @dataclass(frozen=True, slots=True)
-class _Small:
-    line: _Line
-    working: Working
-    share: Share
+class _SmallInsert:
+    """A complete insert with its batches in memory."""
+
+    group_key: _GroupKey
+    overlay: DatasetOverlay
+    member: GroupMember
     batches: list[pa.RecordBatch]
     bytes: int
-    done: Future[Inserted] = field(default_factory=Future)
+    done: Future[InsertResult] = field(default_factory=Future)
 
     def discard(self) -> None:
-        """Nothing was written yet."""
+        """Do nothing: a small insert has no files."""
 
-    def tell(self, outcome: Receipt | PenstockError) -> None:
+    def resolve(self, outcome: Receipt | PenstockError) -> None:
+        """Complete the future with a result or an error."""
         if isinstance(outcome, Receipt):
-            self.done.set_result(_told(outcome))
+            self.done.set_result(_insert_result(outcome))
         else:
             self.done.set_exception(outcome)
 
 
 @dataclass(frozen=True, slots=True)
-class _Large:
-    stage: Stage
-    writer: Writer
-    working: Working
-    request: str
-    done: Future[Inserted] = field(default_factory=Future)
+class _LargeInsert:
+    """A complete insert with its batches in staged files."""
 
-    def land(self) -> None:
+    stage: StagingArea
+    writer: DataFileWriter
+    overlay: DatasetOverlay
+    request: str
+    done: Future[InsertResult] = field(default_factory=Future)
+
+    def commit(self) -> None:
+        """Commit the insert and complete the future."""
         if not self.done.set_running_or_notify_cancel():
             self.discard()
             return
         try:
             with self.stage:
-                added = _finished(self.stage, self.writer)
-                receipt = self.stage.commit([self.working.appended(added, self.request)])
-            self.done.set_result(_told(receipt))
+                added = _finish_files(self.stage, self.writer)
+                receipt = self.stage.commit([self.overlay.append_change(added, self.request)])
+            self.done.set_result(_insert_result(receipt))
         except BaseException as error:
             self.done.set_exception(error)
 
     def discard(self) -> None:
+        """Remove the staged files."""
         self.writer.discard()
         self.stage.discard()
 
 
-def _land(ws: Workspace, caller: Caller, group: list[_Small]) -> None:
-    """Carry out small inserts as one append. What concerns one of them alone does not keep the others from it."""
-    left = group
+def _commit_group(ws: Workspace, caller: Caller, group: list[_SmallInsert]) -> None:
+    """Commit small inserts as one append. An error of one insert does not affect the others."""
+    remaining = group
     try:
-        while left:
-            settled = _append(ws, caller, left)
-            for each in left:
-                if each.share.key in settled:
-                    each.tell(settled[each.share.key])
-            left = [each for each in left if each.share.key not in settled]
-    except PenstockError as refusal:
-        for each in left:
-            unknown = refusal.reason == "unknown_outcome"
-            each.tell(commits.unknown(each.share.key) if unknown else copy.copy(refusal))
-    except BaseException as bug:
-        if len(left) == 1:
-            left[0].done.set_exception(bug)
-        else:  # perhaps it is in the rows of one of them
-            for each in left:
-                _land(ws, caller, [each])
+        while remaining:
+            outcomes = _append(ws, caller, remaining)
+            for insert in remaining:
+                if insert.member.key in outcomes:
+                    insert.resolve(outcomes[insert.member.key])
+            remaining = [insert for insert in remaining if insert.member.key not in outcomes]
+    except PenstockError as error:
+        is_unknown = error.reason == "unknown_outcome"
+        for insert in remaining:
+            insert.resolve(receipts.unknown_outcome(insert.member.key) if is_unknown else copy.copy(error))
+    except BaseException as error:
+        if len(remaining) == 1:
+            remaining[0].done.set_exception(error)
+        else:  # the rows of one insert may have caused the error
+            for insert in remaining:
+                _commit_group(ws, caller, [insert])
 
 
-def _append(ws: Workspace, caller: Caller, group: list[_Small]) -> commits.Settled:
-    working = group[0].working
-    with Stage(ws, caller) as stage:
-        batches = (batch for each in group for batch in each.batches)
-        added = stage.write(working.location, working.schema, batches)
-        return stage.commit_shared(working.appended(added), [each.share for each in group])
+def _append(ws: Workspace, caller: Caller, group: list[_SmallInsert]) -> receipts.ReceiptsByKey:
+    overlay = group[0].overlay
+    with StagingArea(ws, caller) as stage:
+        batches = (batch for insert in group for batch in insert.batches)
+        added = stage.write(overlay.location, overlay.schema, batches)
+        return stage.group_commit(overlay.append_change(added), [insert.member for insert in group])
 
 
-def _finished(stage: Stage, writer: Writer) -> tuple[NewFile, ...]:
+def _finish_files(stage: StagingArea, writer: DataFileWriter) -> tuple[NewFile, ...]:
     try:
-        return stage.own(writer.finish())
+        return stage.track(writer.finish())
     except BaseException:
         writer.discard()
         raise
 
 
-def _numbered(files: tuple[NewFile, ...], first: int) -> tuple[NewFile, ...]:
+def _assign_row_ids(files: tuple[NewFile, ...], first: int) -> tuple[NewFile, ...]:
     starts = accumulate((file.rows for file in files), initial=first)
     return tuple(replace(file, first_row_id=start) for file, start in zip(files, starts, strict=False))
 
 
-def _told(receipt: Receipt) -> Inserted:
+def _insert_result(receipt: Receipt) -> InsertResult:
     (written,) = receipt.written
-    return Inserted(written.inserted, written.first_row_id, receipt)
+    return InsertResult(written.inserted, written.first_row_id, receipt)
 
 
-def _copied(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows alone: as they came, a few may keep a large message in memory."""
+def _copy(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Copy the rows, so that a small slice does not keep a large message in memory."""
     return pa.ipc.read_record_batch(batch.serialize(), batch.schema)

@@ -1,29 +1,34 @@
-"""Remove files that nothing needs: those of versions that are no longer retained, and what dead writers left behind.
+"""Delete the files of versions that are no longer retained, and files that dead writers have left.
 
-The most dangerous thing that Penstock does, so: every version is kept unless the caller says otherwise; the newest
-always; a version that was the newest within the grace period too, because somebody may be reading it. A file that no
-version holds goes only when its writer's lease has ended, because from then on that writer cannot commit any more.
+A sweep cannot be undone. Therefore every version is retained unless the policy says otherwise; the newest version is
+always retained, and so is a version that was the newest within the grace period, because it may be in use by a reader.
+A file that belongs to no version is deleted only after its writer's lease has ended: the writer cannot commit it then.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
-from penstock.catalog import writer_leases as leases
-from penstock.catalog import commit, retention
-from penstock.core.caller import Caller, Role
-from penstock.errors import Invalid
+from penstock.catalog import retention, writer_leases
+from penstock.core.caller import Caller, Role, local_caller
+from penstock.core.progress import Progress, ProgressCallback, ProgressTracker
+from penstock.core.workspace_layout import DATA_FOLDER, tenant_folder
+from penstock.errors import Forbidden, Invalid, NotFound
 from penstock.service.workspace import Workspace
-from penstock.storage.data_files import lease_of
+from penstock.storage.data_files import parse_lease
 
 GRACE = timedelta(hours=1)
-_AT_ONCE = 500  # files between two transactions
+_FILES_PER_TRANSACTION = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
-    """What is retained. Nothing said: everything. Both said: what either keeps."""
+class RetentionPolicy:
+    """Define which versions are retained.
+
+    Without `days` and `versions` all versions are. With both, a version is retained if either of them retains it.
+    """
 
     days: float | None = None
     versions: int | None = None
@@ -31,27 +36,26 @@ class Keep:
 
     def __post_init__(self) -> None:
         if self.days is not None and self.days < 0:
-            raise Invalid("bad_retention", f"{self.days} days cannot be kept; say 0 or more")
+            raise Invalid("bad_retention.days", {"days": self.days})
         if self.versions is not None and self.versions < 1:
-            raise Invalid(
-                "bad_retention", f"{self.versions} versions cannot be kept; the newest always stays, so say 1 or more"
-            )
+            raise Invalid("bad_retention.versions", {"versions": self.versions})
 
 
 @dataclass
-class Swept:
-    """What was removed, or would be."""
+class SweepReport:
+    """Count what a sweep has deleted, or would delete."""
 
     done: bool
     versions: int = 0
     files: int = 0
     bytes: int = 0
-    orphans: int = 0  # among the files: those that no version ever held
-    scratch: int = 0  # folders that engines left on their way
-    unknown: int = 0  # files that another catalog must have made; they are left alone
+    orphans: int = 0  # files that never belonged to a version; included in `files`
+    scratch: int = 0  # temporary folders of engines
+    unknown: int = 0  # files with a writer that the catalog does not know; never deleted
     datasets: dict[str, int] = field(default_factory=dict)  # name → files
 
-    def facts(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
+        """Return the counts for JSON output."""
         return {
             "done": self.done,
             "versions": self.versions,
@@ -67,112 +71,182 @@ class Swept:
 def sweep(
     ws: Workspace,
     caller: Caller,
-    keep: Keep,
+    policy: RetentionPolicy,
     *,
-    really: bool = False,
-    progress: Callable[[int], None] = lambda _: None,
-) -> Swept:
-    """Say what could go; `really`: remove it."""
+    execute: bool = False,
+    progress: ProgressCallback | None = None,
+) -> SweepReport:
+    """Report what a sweep of the caller's tenant would delete, and delete it if `execute` is set.
+
+    Args:
+        ws: the workspace
+        caller: needs the role admin
+        policy: the versions to retain
+        execute: delete the files instead of only counting them
+        progress: receives the number of deleted files; may raise to stop the sweep
+
+    Raises:
+        Forbidden: the caller is not an admin
+    """
     caller.require(Role.ADMIN)
-    swept = Swept(done=really)
-    silent_since = ws.db.clock() - leases.TIME_TO_LIVE
-    if really:
+    report, tracker = SweepReport(done=execute), ProgressTracker(progress, Progress(unit="files"))
+    stale_since = ws.db.clock() - writer_leases.LEASE_TIMEOUT
+    if execute:
         with ws.db.write(caller) as tx:
-            leases.fence(tx, silent_since)
+            writer_leases.expire_stale(tx, stale_since)
     with ws.db.read(caller) as tx:
-        heads = retention.heads(tx)
+        heads = retention.list_heads(tx)
     for head in heads:
-        _sweep_versions(ws, caller, keep, head, swept, progress)
-    for folder in ws.store.folders(commit.home(caller)):
-        _sweep_orphans(ws, caller, folder, silent_since, swept, progress)
-    _sweep_scratch(ws, caller, silent_since, swept)
-    if really and swept.orphans:
+        _sweep_versions(ws, caller, policy, head, report, tracker)
+    for folder in ws.store.folders(tenant_folder(caller)):
+        _sweep_orphans(ws, caller, folder, stale_since, report, tracker)
+    _sweep_scratch(ws, caller, stale_since, report)
+    if execute and report.orphans:
         with ws.db.write(caller) as tx:
-            tx.audit("sweep", {"orphans": swept.orphans})
-    return swept
+            tx.audit("sweep", {"orphans": report.orphans})
+    return report
+
+
+def sweep_tenant(
+    ws: Workspace,
+    caller: Caller,
+    tenant: UUID,
+    policy: RetentionPolicy,
+    *,
+    execute: bool = False,
+    progress: ProgressCallback | None = None,
+) -> SweepReport:
+    """Sweep any tenant of the workspace, on the machine that has access to the database and the files.
+
+    Args:
+        ws: the workspace
+        caller: the local caller of the command line; a caller with a token is rejected, whatever its role
+        tenant: the tenant to sweep
+        policy: the versions to retain
+        execute: delete the files instead of only counting them
+        progress: receives the number of deleted files; may raise to stop the sweep
+
+    Raises:
+        Forbidden: the caller is not the local caller, and the tenant is not the caller's own
+        NotFound: the workspace has no such tenant
+    """
+    if tenant != caller.tenant:
+        if caller != local_caller(caller.tenant, caller.name.removesuffix(" (local)")):
+            raise Forbidden("operator_required", tenant=str(tenant))
+        caller = replace(caller, tenant=tenant)
+        _assert_tenant_exists(ws, caller)
+    return sweep(ws, caller, policy, execute=execute, progress=progress)
+
+
+def _assert_tenant_exists(ws: Workspace, caller: Caller) -> None:
+    with ws.db.read(caller) as tx:
+        has_datasets = bool(retention.list_heads(tx))
+    if not has_datasets and tenant_folder(caller) not in ws.store.folders(DATA_FOLDER):
+        raise NotFound("tenant_not_found", tenant=str(caller.tenant))
 
 
 def _sweep_versions(
-    ws: Workspace, caller: Caller, keep: Keep, head: retention.Head, swept: Swept, progress: Callable[[int], None]
+    ws: Workspace,
+    caller: Caller,
+    policy: RetentionPolicy,
+    head: retention.DatasetHead,
+    report: SweepReport,
+    tracker: ProgressTracker,
 ) -> None:
     now = ws.db.clock()
     with ws.db.read(caller) as tx:
-        gone = head.dropped_at is not None and keep.days is not None and head.dropped_at <= _before(now, keep)
+        is_expired = (
+            head.dropped_at is not None and policy.days is not None and head.dropped_at <= _drop_horizon(now, policy)
+        )
         horizon = (
-            None if gone else _horizon(keep, head, lambda moment: retention.newest_at(tx, head.dataset, moment), now)
+            None
+            if is_expired
+            else _horizon(policy, head, lambda time: retention.newest_at(tx, head.dataset, time), now)
         )
         if horizon is not None and horizon <= 1:
             return
-        files = retention.faded(tx, head.dataset, horizon)
-        versions = retention.readable(tx, head.dataset, horizon)
-    swept.versions += versions
-    if swept.done and (files or versions):
+        files = retention.expired_files(tx, head.dataset, horizon)
+        versions = retention.count_readable(tx, head.dataset, horizon)
+    report.versions += versions
+    if report.done and (files or versions):
         with ws.db.write(caller) as tx:
             retention.mark_swept(tx, head.dataset, horizon)
             tx.audit("sweep", {"dataset": head.name, "versions": versions, "files": len(files), "before": horizon})
-        for start in range(0, len(files), _AT_ONCE):
-            part = files[start : start + _AT_ONCE]
+        for start in range(0, len(files), _FILES_PER_TRANSACTION):
+            part = files[start : start + _FILES_PER_TRANSACTION]
             for file in part:
                 ws.store.remove(file.path)
             with ws.db.write(caller) as tx:
-                retention.forget(tx, head.dataset, part)
-            progress(len(part))
+                retention.delete_files(tx, head.dataset, part)
+            tracker.add(len(part))
     if files:
-        swept.files += len(files)
-        swept.bytes += sum(file.bytes for file in files)
-        swept.datasets[head.name] = swept.datasets.get(head.name, 0) + len(files)
+        report.files += len(files)
+        report.bytes += sum(file.bytes for file in files)
+        report.datasets[head.name] = report.datasets.get(head.name, 0) + len(files)
 
 
 def _sweep_orphans(
-    ws: Workspace, caller: Caller, folder: str, silent_since: datetime, swept: Swept, progress: Callable[[int], None]
+    ws: Workspace,
+    caller: Caller,
+    folder: str,
+    stale_since: datetime,
+    report: SweepReport,
+    tracker: ProgressTracker,
 ) -> None:
-    """Files that no version holds. Listed first and judged afterwards: a writer that is dead by then stays dead."""
-    ours = {path: (lease, size) for path, size in ws.store.files(folder) if (lease := lease_of(path))}
+    """Delete files that belong to no version.
+
+    The files are listed before the leases are read: a lease that has ended by then never becomes valid again.
+    """
+    candidates = {path: (lease, size) for path, size in ws.store.files(folder) if (lease := parse_lease(path))}
     with ws.db.read(caller) as tx:
-        held = retention.known(tx, list(ours))
-        stray = {path: whose for path, whose in ours.items() if path not in held}
-        writers = list({lease for lease, _ in stray.values()})
-        dead = leases.ended(tx, writers, silent_since=None if swept.done else silent_since)
-        foreign = leases.unknown(tx, writers)
-    for path, (lease, size) in stray.items():
-        swept.unknown += lease in foreign
+        held = retention.registered_paths(tx, list(candidates))
+        orphans = {path: owner for path, owner in candidates.items() if path not in held}
+        writers = list({lease for lease, _ in orphans.values()})
+        dead = writer_leases.find_ended(tx, writers, stale_before=None if report.done else stale_since)
+        foreign = writer_leases.find_unknown(tx, writers)
+    for path, (lease, size) in orphans.items():
+        report.unknown += lease in foreign
         if lease in dead:
-            swept.files += 1
-            swept.bytes += size
-            swept.orphans += 1
-            if swept.done:
+            report.files += 1
+            report.bytes += size
+            report.orphans += 1
+            if report.done:
                 ws.store.remove(path)
-            progress(1)
+            tracker.add(1)
 
 
-def _sweep_scratch(ws: Workspace, caller: Caller, silent_since: datetime, swept: Swept) -> None:
-    """What engines of dead writers left on the way."""
-    whose = {
+def _sweep_scratch(ws: Workspace, caller: Caller, stale_since: datetime, report: SweepReport) -> None:
+    """Delete temporary folders of engines whose writers are dead."""
+    leases = {
         folder: lease
         for folder in ws.store.folders(f"scratch/{caller.tenant}")
-        if (lease := lease_of(f"{folder}.parquet"))
+        if (lease := parse_lease(f"{folder}.parquet"))
     }
     with ws.db.read(caller) as tx:
-        dead = leases.ended(tx, list(set(whose.values())), silent_since=None if swept.done else silent_since)
-    for folder, lease in whose.items():
+        dead = writer_leases.find_ended(
+            tx, list(set(leases.values())), stale_before=None if report.done else stale_since
+        )
+    for folder, lease in leases.items():
         if lease in dead:
-            swept.scratch += 1
-            if swept.done:
+            report.scratch += 1
+            if report.done:
                 ws.store.remove_folder(folder)
 
 
-def _horizon(keep: Keep, head: retention.Head, newest_at: Callable[[datetime], int], now: datetime) -> int:
-    """The oldest version that is retained."""
-    if keep.days is None and keep.versions is None:
+def _horizon(
+    policy: RetentionPolicy, head: retention.DatasetHead, newest_at: Callable[[datetime], int], now: datetime
+) -> int:
+    """Return the oldest version that the policy retains."""
+    if policy.days is None and policy.versions is None:
         return 1
     horizon = head.newest
-    if keep.versions is not None:
-        horizon = min(horizon, head.newest - keep.versions + 1)
-    if keep.days is not None:
-        horizon = min(horizon, newest_at(now - timedelta(days=keep.days)))
-    return max(1, min(horizon, newest_at(now - keep.grace)))
+    if policy.versions is not None:
+        horizon = min(horizon, head.newest - policy.versions + 1)
+    if policy.days is not None:
+        horizon = min(horizon, newest_at(now - timedelta(days=policy.days)))
+    return max(1, min(horizon, newest_at(now - policy.grace)))
 
 
-def _before(now: datetime, keep: Keep) -> datetime:
-    assert keep.days is not None
-    return now - max(timedelta(days=keep.days), keep.grace)
+def _drop_horizon(now: datetime, policy: RetentionPolicy) -> datetime:
+    assert policy.days is not None
+    return now - max(timedelta(days=policy.days), policy.grace)

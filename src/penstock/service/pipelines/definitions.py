@@ -1,64 +1,68 @@
-"""Keep pipelines to be run again: whoever may read sees them, whoever may write changes them."""
+"""Create, show, search, replace and remove stored pipelines."""
 
-import dataclasses
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
-from penstock.catalog import pipelines
-from penstock.catalog.odata_sql import Page
+from penstock.catalog.database import CatalogTransaction
+from penstock.catalog.pipelines import pipeline_store
 from penstock.core.caller import Caller, Role
-from penstock.core.odata import Options
-from penstock.core.pipeline.definition import Stored, sent
-from penstock.service.registry.preconditions import Expected, meant_for
+from penstock.core.pipeline.definition import StoredPipeline, parse_stored_form
+from penstock.core.registry.revisions import next_revision
+from penstock.service.registry.preconditions import VersionPrecondition, required_versions
+from penstock.service.registry.versioned import VersionedRegistry
 from penstock.service.workspace import Workspace
 
-FIELDS = pipelines.FIELDS  # that can be searched
+SEARCH_FIELDS = pipeline_store.fields
 
 
-def create(ws: Workspace, caller: Caller, value: Any) -> Stored:
+class _PipelineRegistry(VersionedRegistry[StoredPipeline, UUID]):
+    def find(self, tx: CatalogTransaction, key: UUID) -> StoredPipeline:
+        return self.store.find(tx, key)
+
+    def lock(self, tx: CatalogTransaction, key: UUID) -> StoredPipeline:
+        return self.store.find_for_update(tx, key)
+
+
+_registry = _PipelineRegistry(pipeline_store, delete_role=Role.DEVELOPER)
+show, search, remove = _registry.show, _registry.search, _registry.delete
+
+
+def create(ws: Workspace, caller: Caller, value: Any) -> StoredPipeline:
+    """Store a pipeline in JSON form.
+
+    Raises:
+        Invalid: the definition is not valid
+        AlreadyExists: a pipeline with this name exists
+    """
     caller.require(Role.DEVELOPER)
-    pipeline = sent(value)
+    pipeline = parse_stored_form(value)
     with ws.db.write(caller) as tx:
-        stored = Stored(pipelines.new_id(), pipeline, 1, tx.now, caller.user, tx.now, caller.user)
-        pipelines.insert(tx, stored)
+        stored = StoredPipeline(uuid4(), pipeline, 1, tx.now, caller.user, tx.now, caller.user)
+        pipeline_store.insert(tx, stored)
     return stored
 
 
-def show(ws: Workspace, caller: Caller, id: UUID) -> Stored:
-    caller.require(Role.VIEWER)
-    with ws.db.read(caller) as tx:
-        return pipelines.find(tx, id)
+def replace(
+    ws: Workspace, caller: Caller, id: UUID, value: Any, expected: VersionPrecondition | None
+) -> StoredPipeline:
+    """Replace a stored pipeline.
 
+    Args:
+        ws: the workspace
+        caller: needs the role developer
+        id: the pipeline
+        value: the new definition; its member `version` states the version that it replaces
+        expected: the version that it replaces, if the value does not state it
 
-def search(ws: Workspace, caller: Caller, options: Options) -> Page[Stored]:
-    caller.require(Role.VIEWER)
-    with ws.db.read(caller) as tx:
-        return pipelines.search(tx, options)
-
-
-def replace(ws: Workspace, caller: Caller, id: UUID, value: Any, expected: Expected | None) -> Stored:
-    """Put another pipeline in its place. The version it is made for comes with it, or as what is expected."""
+    Raises:
+        Conflict: the stored pipeline has another version
+    """
     caller.require(Role.DEVELOPER)
-    pipeline = sent(value)
-    meant = meant_for(expected, value)
-    with ws.db.write(caller) as tx:
-        before = pipelines.hold(tx, id)
-        for each in meant:
-            each.check(before.version, pipelines.was_changed(before))
+    pipeline = parse_stored_form(value)
+    preconditions = required_versions(expected, value)
+    with _registry.changing(ws, caller, id, preconditions) as (tx, before):
         if pipeline == before.pipeline:
             return before
-        after = dataclasses.replace(
-            before, pipeline=pipeline, version=before.version + 1, updated_at=tx.now, updated_by=caller.user
-        )
-        pipelines.replace(tx, before, after)
+        after = next_revision(before, tx.now, caller.user, pipeline=pipeline)
+        pipeline_store.replace(tx, before, after)
     return after
-
-
-def remove(ws: Workspace, caller: Caller, id: UUID, expected: Expected | None) -> None:
-    """Take a pipeline out of sight. What its runs did stays on record."""
-    caller.require(Role.DEVELOPER)
-    with ws.db.write(caller) as tx:
-        stored = pipelines.hold(tx, id)
-        if expected:
-            expected.check(stored.version, pipelines.was_changed(stored))
-        pipelines.remove(tx, stored)

@@ -1,286 +1,380 @@
-"""Run a pipeline: read one snapshot, check every operation, let Spark do them in order, commit once.
+"""Run a pipeline: read one snapshot, plan every operation, execute them in order with Spark, commit once.
 
-Whatever happens on the way, a dataset gets its new version at the end, whole, or is as it was. Appends alone never read
-the working dataset, and land whoever else writes to it. A merge that was overtaken is carried over or done again.
+The run creates one new version at its end, or leaves every dataset unchanged. Appends never read the working dataset
+and do not conflict with other writers. A merge that another writer has overtaken is rebased or executed again. If the
+Java process of Spark ends, nothing is committed yet, and the operations are executed again in a new session.
 """
 
+import logging
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID, uuid4
 
 import pyarrow as pa
 
-from penstock.catalog import commit as commits
-from penstock.catalog import snapshots as history
-from penstock.catalog.database import Tx
-from penstock.core.pipeline import operations
+from penstock.catalog import snapshots
+from penstock.catalog.database import CatalogTransaction
 from penstock.core.caller import Caller
-from penstock.core.dataset.changes import Change, Counts, Creation, Receipt
-from penstock.core.pipeline.operations import PlannedAppend, PlannedMerge, SourceFiles
-from penstock.core.pipeline.definition import Pipeline
-from penstock.core.pipeline.run import Progress, Read
-from penstock.errors import Invalid
+from penstock.core.dataset.changes import Change, Counts, NewDataset, Receipt
+from penstock.core.pipeline.definition import PipelineDefinition
+from penstock.core.pipeline.plan import PlannedAppend, PlannedMerge, SourceFiles, translate_error
+from penstock.core.pipeline.responses import rebase_response, success_response
+from penstock.core.pipeline.run import InputVersion
+from penstock.core.progress import Progress, ProgressCallback
+from penstock.core.workspace_layout import dataset_folder
+from penstock.errors import PenstockError, Unavailable
+from penstock.extras import translate_missing_extra
 from penstock.service.datasets import read
-from penstock.service.datasets.commit_retry import Attempt, land
-from penstock.service.datasets.merge import Asked, Merging
-from penstock.service.pipelines.planning import Ready, Step, prepare
-from penstock.service.datasets.row_source import Rows
-from penstock.service.datasets.overlay import Working
+from penstock.service.datasets.commit_retry import commit_with_retry
+from penstock.service.datasets.merge import DatasetMerge, MergeRequest
+from penstock.service.datasets.overlay import DatasetOverlay
+from penstock.service.datasets.row_source import RowSource
+from penstock.service.datasets.staging import StagingArea
+from penstock.service.pipelines.planning import PipelinePlan, Step, plan_pipeline
 from penstock.service.workspace import Workspace
-from penstock.service.datasets.write import Stage
 
-Hear = Callable[[Progress], None]  # may raise to stop the run
+MAX_SPARK_LOSSES = 3  # of one run, which may itself be the cause
+_LOCK_POLL_SECONDS = 0.2
+_retry_lock = threading.Lock()  # so that runs that lost Spark together cannot make each other lose it again
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    results: tuple[dict[str, Any], ...]  # of each operation, as its caller is told
-    reads: tuple[Read, ...]
-    receipt: Receipt | None  # None: nothing was to be written
+class PipelineResult:
+    """The outcome of a run or of a preview."""
+
+    results: tuple[dict[str, Any], ...]  # the response of each operation
+    reads: tuple[InputVersion, ...]
+    receipt: Receipt | None  # None: a preview, which commits nothing
 
 
-Record = Callable[[Tx, Done], None]  # in the very transaction that commits the data
+OnPipelineCommit = Callable[[CatalogTransaction, PipelineResult], None]  # called in the transaction of the commit
+OnOperation = Callable[["PipelinePlan", tuple[dict[str, Any], ...]], None]  # receives the responses so far
 
 
 def run(
     ws: Workspace,
     caller: Caller,
-    pipeline: Pipeline,
+    pipeline: PipelineDefinition,
     *,
-    hear: Hear = lambda _: None,
-    noted: Callable[[Ready, tuple[dict[str, Any], ...]], None] = lambda _ready, _results: None,
-    record: Record = lambda _tx, _done: None,
-) -> Done:
-    """Carry it out. `noted` hears of each operation that is done; `record` writes down the end with the commit itself."""
-    ready = prepare(ws, caller, pipeline)
-    done: Done | None = None
-    with Stage(ws, caller) as stage, _Running(ws, caller, stage, hear, noted) as running:
+    progress: ProgressCallback | None = None,
+    on_operation: OnOperation = lambda _plan, _results: None,
+    on_commit: OnPipelineCommit = lambda _tx, _result: None,
+) -> PipelineResult:
+    """Execute a pipeline and commit its result.
 
-        def attempt() -> Attempt:
-            nonlocal ready
-            ready = prepare(ws, caller, pipeline) if running.tries else ready
-            return Attempt(running.change(ready), lambda tried: running.rebased(ready, tried), finish)
+    Args:
+        ws: the workspace
+        caller: the author; needs the role developer
+        pipeline: the definition
+        progress: receives the progress of the operations; may raise to stop the run
+        on_operation: called after each operation
+        on_commit: called with the result in the transaction of the commit
 
-        def finish(tx: Tx, receipt: Receipt) -> None:
-            nonlocal done
-            before = {each.dataset: each.version - 1 for each in receipt.written} if running.changed else {}
-            done = Done(running.results, ready.reads(tx, before), receipt)
-            record(tx, done)
+    Returns:
+        The responses of the operations, the versions that were read, and the receipt.
 
-        written = ready.output.dataset if ready.output else None if ready.elsewhere else ready.working.dataset
-        land(ws, caller, stage, written, attempt)
-    assert done is not None
-    return done
+    Raises:
+        Unavailable: Spark cannot be started, or was lost `MAX_SPARK_LOSSES` times (spark_lost)
+        PenstockError: the pipeline is not valid, or an operation failed; nothing is committed
+    """
+
+    def run_once() -> PipelineResult:
+        plan = plan_pipeline(ws, caller, pipeline)
+        with (
+            StagingArea(ws, caller, progress) as stage,
+            _Execution(ws, caller, stage, on_operation) as execution,
+        ):
+            write = _RetryableRun(execution, plan, on_commit)
+            target = plan.output.dataset if plan.output else None if plan.has_output else plan.working.dataset
+            commit_with_retry(ws, caller, stage, target, write)
+        assert write.result is not None
+        return write.result
+
+    return _retry_lost_spark(run_once, lambda: _report_start(pipeline, progress))
 
 
-def preview(ws: Workspace, caller: Caller, pipeline: Pipeline, *, hear: Hear = lambda _: None) -> Done:
-    """What a run would do now: every operation is counted. Nothing is committed, and nothing is left behind."""
-    ready = prepare(ws, caller, pipeline)
-    with Stage(ws, caller) as stage, _Running(ws, caller, stage, hear, lambda _ready, _results: None) as running:
-        running.count(ready)
-        with ws.db.read(caller) as tx:
-            return Done(running.results, ready.reads(tx, {}), None)
+def preview(
+    ws: Workspace, caller: Caller, pipeline: PipelineDefinition, *, progress: ProgressCallback | None = None
+) -> PipelineResult:
+    """Count the rows that each operation of a run would write. Nothing is committed; staged files are removed."""
+
+    def preview_once() -> PipelineResult:
+        plan = plan_pipeline(ws, caller, pipeline)
+        with (
+            StagingArea(ws, caller, progress) as stage,
+            _Execution(ws, caller, stage, lambda _plan, _results: None) as execution,
+        ):
+            execution.count(plan)
+            with ws.db.read(caller) as tx:
+                return PipelineResult(execution.results, plan.reads(tx, {}), None)
+
+    return _retry_lost_spark(preview_once, lambda: _report_start(pipeline, progress))
 
 
-class _Running:
-    """A pipeline in Spark's hands. It may meet several versions of its datasets until it is committed."""
+def _report_start(pipeline: PipelineDefinition, progress: ProgressCallback | None) -> None:
+    if progress:
+        progress(Progress(operations=len(pipeline.operations)))
 
-    def __init__(
-        self,
-        ws: Workspace,
-        caller: Caller,
-        stage: Stage,
-        hear: Hear,
-        noted: Callable[[Ready, tuple[dict[str, Any], ...]], None],
-    ) -> None:
-        self._ws, self._caller, self._stage, self._hear, self._noted = ws, caller, stage, hear, noted
+
+def _retry_lost_spark(execute: Callable[[], PipelineResult], on_wait: Callable[[], None]) -> PipelineResult:
+    """Execute a pipeline again if the Java process of Spark ended; only one such run of this process at a time.
+
+    Args:
+        execute: plans, executes and commits; has committed nothing if it raises `spark_lost`
+        on_wait: called while another run is executed again; may raise to stop the run
+    """
+    for losses in range(MAX_SPARK_LOSSES):
+        with _exclusive_retry(on_wait) if losses else nullcontext():
+            try:
+                return execute()
+            except Unavailable as error:
+                if error.reason != "spark_lost" or losses + 1 == MAX_SPARK_LOSSES:
+                    raise
+                _log.warning("Spark was lost; the run is executed again", extra={"facts": {"losses": losses + 1}})
+    raise AssertionError("unreachable")
+
+
+@contextmanager
+def _exclusive_retry(on_wait: Callable[[], None]) -> Iterator[None]:
+    while not _retry_lock.acquire(timeout=_LOCK_POLL_SECONDS):
+        on_wait()
+    try:
+        yield
+    finally:
+        _retry_lock.release()
+
+
+class _RetryableRun:
+    """Prepare, rebase and record a run for `commit_with_retry`."""
+
+    def __init__(self, execution: "_Execution", plan: PipelinePlan, on_commit: OnPipelineCommit) -> None:
+        self._execution, self._plan, self._on_commit = execution, plan, on_commit
+        self._is_prepared = False
+        self.result: PipelineResult | None = None
+
+    def prepare(self) -> Change:
+        if self._is_prepared:
+            self._plan = self._execution.plan_again(self._plan)
+        self._is_prepared = True
+        return self._execution.change(self._plan)
+
+    def rebase(self, change: Change) -> Change | None:
+        return self._execution.rebase(self._plan, change)
+
+    def on_commit(self, tx: CatalogTransaction, receipt: Receipt) -> None:
+        before = {written.dataset: written.version - 1 for written in receipt.written}
+        reads = self._plan.reads(tx, before if self._execution.changed else {})
+        self.result = PipelineResult(self._committed_results(receipt), reads, receipt)
+        self._on_commit(tx, self.result)
+
+    def _committed_results(self, receipt: Receipt) -> tuple[dict[str, Any], ...]:
+        """Return the responses for the version that was committed, which other writers may have made larger."""
+        results = self._execution.results
+        if self._plan.has_output:
+            return results
+        (written,) = receipt.written
+        rows_before = written.rows - written.inserted + written.deleted
+        added_rows = rows_before - self._plan.working.version.rows
+        return tuple(rebase_response(response, added_rows) for response in results)
+
+
+class _Execution:
+    """Execute the operations of a pipeline with Spark, for one or more versions of its datasets."""
+
+    def __init__(self, ws: Workspace, caller: Caller, stage: StagingArea, on_operation: OnOperation) -> None:
+        self._ws, self._caller, self._stage, self._on_operation = ws, caller, stage, on_operation
         self._spark: Any = None
+        self._start_seconds = 0.0  # until Spark had started; no part of an operation's time
         self._open = ExitStack()
-        self._merges: list[Merging] = []
+        self._merges: list[DatasetMerge] = []
         self.results: tuple[dict[str, Any], ...] = ()
-        self.tries, self.changed = 0, False
+        self.changed = False
 
-    def __enter__(self) -> "_Running":
+    def __enter__(self) -> "_Execution":
         return self
 
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
-    def change(self, ready: Ready) -> Change:
-        """Do every operation: the change that makes the next version."""
-        self._begin()
-        goal = ready.output.dataset if ready.output else uuid4()
-        location = commits.location(self._caller, goal) if ready.elsewhere else None
-        working = Working(self._ws, self._caller, ready.working, location=location)
-        for place, step in enumerate(ready.steps):
-            with self._told(ready, place, working) as told:
-                match step.planned:
-                    case PlannedAppend():
-                        change = self._append(working, step, told)
-                    case PlannedMerge():
-                        change = self._merge(working, step, step.planned, told)
-                self._stage.drop(working.apply(change))
-                told.counts = change.counts
-        change = self._sent(ready, working, goal) if ready.elsewhere else working.change()
+    def plan_again(self, plan: PipelinePlan) -> PipelinePlan:
+        """Plan the pipeline for the datasets as they are now."""
+        return plan_pipeline(self._ws, self._caller, plan.pipeline)
+
+    def change(self, plan: PipelinePlan) -> Change:
+        """Execute every operation, and return the change of the working or output dataset."""
+        self._begin(plan)
+        goal = plan.output.dataset if plan.output else uuid4()
+        location = dataset_folder(self._caller, goal) if plan.has_output else None
+        working = DatasetOverlay(self._ws, self._caller, plan.working, location=location)
+        for index in range(len(plan.steps)):
+            self._execute(plan, index, working, self._staged_change)
+        change = self._output_change(plan, working, goal) if plan.has_output else working.change()
         self.changed = not change.empty
         return change
 
-    def count(self, ready: Ready) -> None:
-        """The same, as far as it takes to count: only what a later merge must meet is written, and thrown away."""
-        from penstock.engines.spark import append as appends
-
-        self._begin()
-        working = Working(self._ws, self._caller, ready.working)
-        last = max(
-            (place for place, step in enumerate(ready.steps) if isinstance(step.planned, PlannedMerge)), default=-1
+    def count(self, plan: PipelinePlan) -> None:
+        """Count the rows of every operation. Only rows that a later merge reads are written, and removed afterwards."""
+        self._begin(plan)
+        working = DatasetOverlay(self._ws, self._caller, plan.working)
+        last_merge = max(
+            (index for index, step in enumerate(plan.steps) if isinstance(step.planned, PlannedMerge)), default=-1
         )
-        for place, step in enumerate(ready.steps):
-            with self._told(ready, place, working) as told:
-                match step.planned:
-                    case PlannedAppend() if place > last:
-                        rows = appends.count(self._session, step.planned, self._files(step), told.watch)
-                        change = replace(working.appended(()), counts=Counts(inserted=rows))
-                    case PlannedAppend():
-                        change = self._append(working, step, told)
-                    case PlannedMerge() if place == last:
-                        stats = self._merging(step, step.planned, told).preview(working).stats
-                        counts = Counts(stats["inserted"], stats["updated"], stats["deleted"])
-                        change = replace(working.appended(()), counts=counts, schema=step.planned.working)
-                    case PlannedMerge():
-                        change = self._merge(working, step, step.planned, told)
-                self._stage.drop(working.apply(change))
-                told.counts = change.counts
+        for index in range(len(plan.steps)):
+            self._execute(plan, index, working, self._staged_change if index < last_merge else self._counted_change)
 
-    def rebased(self, ready: Ready, tried: Change) -> Change | None:
-        """The change for the version that is newest by now; None: it must be done again."""
+    def rebase(self, plan: PipelinePlan, change: Change) -> Change | None:
+        """Return the change for the newest version, or None if the operations must be executed again."""
         with self._ws.db.read(self._caller) as tx:
-            newest = history.newest(tx, tried.dataset) if tried.create is None else None
-            there = tuple(history.files(tx, newest)) if newest and ready.elsewhere else ()
-        if newest is None:  # somebody has made the output meanwhile
+            newest = snapshots.newest(tx, change.dataset) if change.create is None else None
+            replaced = tuple(snapshots.files(tx, newest)) if newest and plan.has_output else ()
+        if newest is None:  # another writer has created the output dataset
             return None
-        if ready.elsewhere:
-            counts = replace(tried.counts, deleted=sum(file.rows for file in there))
-            alters = tried.schema != newest.schema
-            return replace(tried, base=newest.version.number, removed=there, counts=counts, alters=alters)
-        if all(merging.as_true_of(newest, tried.base) for merging in self._merges):
-            return replace(tried, base=newest.version.number)
+        if plan.has_output:
+            counts = replace(change.counts, deleted=sum(file.rows for file in replaced))
+            alters = change.schema != newest.schema
+            return replace(change, base=newest.version.number, removed=replaced, counts=counts, alters_schema=alters)
+        with self._detect_lost_spark():
+            if all(merging.still_applies_to(newest, change.base) for merging in self._merges):
+                return replace(change, base=newest.version.number)
         return None
 
-    def _begin(self) -> None:
+    def _begin(self, plan: PipelinePlan) -> None:
         self._open.close()
         self._merges, self.results = [], ()
-        self.tries += 1
+        self._on_operation(plan, ())
 
     @property
     def _session(self) -> Any:
-        """A session of the run's own, beside those of others: the process has one context."""
+        """Return a Spark session of this run. The process shares one Spark context."""
         if self._spark is None:
-            from penstock.engines.spark.session import for_merging, session
+            with translate_missing_extra():
+                from penstock.engines.spark.session import get_or_start_session, isolated_session
 
-            self._spark = for_merging(session(self._ws.cluster.master, self._ws.cluster.conf))
+            begun = time.monotonic()
+            self._spark = isolated_session(get_or_start_session(self._ws.cluster.master, self._ws.cluster.conf))
+            self._start_seconds += time.monotonic() - begun
         return self._spark
 
-    def _append(self, working: Working, step: Step, told: "_Told") -> Change:
-        from penstock.engines.spark import append as appends
+    def _execute(
+        self,
+        plan: PipelinePlan,
+        index: int,
+        working: DatasetOverlay,
+        compute_change: Callable[[DatasetOverlay, Step], Change],
+    ) -> None:
+        """Execute one operation: apply its change to the working dataset, and report its progress and its response."""
+        step, begun, before = plan.steps[index], time.monotonic() - self._start_seconds, working.rows
+        operation = step.operation
+        self._stage.progress.report(
+            Progress(operation=index, operations=len(plan.steps), order=operation.order, type=operation.type)
+        )
+        try:
+            with self._detect_lost_spark():
+                change = compute_change(working, step)
+            self._stage.drop(working.apply(change))
+        except PenstockError as error:
+            raise translate_error(operation, error) from error
+        duration_ms = round((time.monotonic() - self._start_seconds - begun) * 1000)
+        self.results = (*self.results, success_response(operation, change.counts, before, duration_ms))
+        self._on_operation(plan, self.results)
 
-        planned = step.planned
-        assert isinstance(planned, PlannedAppend)
+    def _staged_change(self, working: DatasetOverlay, step: Step) -> Change:
+        """Write the rows of an operation."""
+        match step.planned:
+            case PlannedAppend() as planned:
+                return self._append(working, step, planned)
+            case PlannedMerge() as planned:
+                change = self._merging(step, planned).change(working)
+                # A merge widens the dataset even if no row needs it: later operations were planned with the wider schema.
+                return replace(change, schema=planned.working, alters_schema=planned.working != working.schema)
+
+    def _counted_change(self, working: DatasetOverlay, step: Step) -> Change:
+        """Count the rows of an operation without writing them."""
+        match step.planned:
+            case PlannedAppend() as planned:
+                append, on_job = _load_spark_append(), self._stage.progress.on_job
+                rows = append.count_append(self._session, planned, self._files(step), on_job)
+                return replace(working.append_change(()), counts=Counts(inserted=rows))
+            case PlannedMerge() as planned:
+                stats = self._merging(step, planned).preview(working).stats
+                counts = Counts(stats["inserted"], stats["updated"], stats["deleted"])
+                return replace(working.append_change(()), counts=counts, schema=planned.working)
+
+    def _append(self, working: DatasetOverlay, step: Step, planned: PlannedAppend) -> Change:
+        append, progress = _load_spark_append(), self._stage.progress
         source = self._files(step)
         if not source.paths:
-            return working.appended(())
-        sink = self._stage.sink(working.location, planned.working, told.wrote)
-        outputs = appends.write(self._session, planned, source, sink, told.watch)
-        return working.appended(self._stage.adopt(working.location, [(out.path, planned.working) for out in outputs]))
+            return working.append_change(())
+        session, sink = self._session, self._stage.sink(working.location, planned.working)
+        progress.update(phase="write")
+        outputs = append.write_append(session, planned, source, sink, progress.on_job)
+        return working.append_change(
+            self._stage.adopt(working.location, [(out.path, planned.working) for out in outputs])
+        )
 
-    def _merge(self, working: Working, step: Step, planned: PlannedMerge, told: "_Told") -> Change:
-        change = self._merging(step, planned, told).change(working)
-        # Whether a merge widens the dataset does not depend on its rows: what comes after relies on it.
-        return replace(change, schema=planned.working, alters=planned.working != working.schema)
-
-    def _merging(self, step: Step, planned: PlannedMerge, told: "_Told") -> Merging:
-        from penstock.engines.spark import append as appends
-
-        frame = appends.selected(self._session, self._files(step), planned.selector, planned.columns)
+    def _merging(self, step: Step, planned: PlannedMerge) -> DatasetMerge:
+        append = _load_spark_append()
+        frame = append.select_rows(self._session, self._files(step), planned.selector, planned.columns)
         schema = pa.schema([step.source.schema.field(name) for name in planned.columns])
-        rows = Rows(schema, lambda: iter(frame.toArrow().to_batches()), frame)
+        rows = RowSource(schema, lambda: iter(frame.toArrow().to_batches()), frame)
         order_by = planned.dedup_order_by or None
-        asked = Asked(planned.keys, planned.strategy, order_by, engine="spark", spark=self._session, watch=told.watch)
-        merging = Merging(self._ws, self._caller, self._stage, rows, asked, told.merged)
+        request = MergeRequest(planned.keys, planned.strategy, order_by, engine="spark", spark=self._session)
+        merging = DatasetMerge(self._ws, self._caller, self._stage, rows, request)
         self._merges.append(self._open.enter_context(merging))
         return merging
 
     def _files(self, step: Step) -> SourceFiles:
-        """What the selector's ranges leave of the source's files."""
-        files = read.holding(self._ws, self._caller, step.source, step.planned.selector)
+        """Return the files of the source that may contain rows of the filter expression."""
+        files = read.files_matching(self._ws, self._caller, step.source, step.planned.selector)
         paths = tuple(self._ws.store.locate(file.path) for file in files)
         return SourceFiles(
             step.source.schema, paths, sum(file.rows for file in files), sum(file.bytes for file in files)
         )
 
-    def _sent(self, ready: Ready, working: Working, goal: UUID) -> Change:
-        """The working rows as those of the output. Files that were there already are linked, and not copied."""
-        made, name = working.change(), ready.pipeline.output
+    def _output_change(self, plan: PipelinePlan, working: DatasetOverlay, goal: UUID) -> Change:
+        """Return the change that writes the working rows to the output dataset. Existing files are linked, not copied."""
+        made, name = working.change(), plan.pipeline.output
         assert name is not None
-        there = [file for file in working.files(stats=True) if file.number]
-        added = (*self._stage.link(working.location, there), *made.added)
+        committed = [file for file in working.files(stats=True) if file.number]
+        added = (*self._stage.link(working.location, committed), *made.added)
         counts = Counts(inserted=sum(file.rows for file in added))
-        if ready.output is None:
-            creation = Creation(name)
+        if plan.output is None:
+            creation = NewDataset(name)
             return Change(goal, 0, "create", working.schema, added=added, counts=counts, create=creation)
         with self._ws.db.read(self._caller) as tx:
-            removed = tuple(history.files(tx, ready.output))
+            removed = tuple(snapshots.files(tx, plan.output))
         return Change(
             goal,
-            ready.output.version.number,
+            plan.output.version.number,
             "overwrite",
             working.schema,
             added=added,
             removed=removed,
             counts=replace(counts, deleted=sum(file.rows for file in removed)),
-            alters=working.schema != ready.output.schema,
+            alters_schema=working.schema != plan.output.schema,
         )
 
     @contextmanager
-    def _told(self, ready: Ready, place: int, working: Working) -> Iterator["_Told"]:
-        """One operation: how far it is, what it came to, and what was wrong, in its own words."""
-        operation, begun, before = ready.steps[place].operation, time.monotonic(), working.rows
-        progress = Progress(place, len(ready.steps), operation.order, operation.type)
-        told = _Told(self._hear, progress, lambda: self._stage.wrote(0))
-        told.say()
+    def _detect_lost_spark(self) -> Iterator[None]:
+        """Raise `spark_lost` in place of an error that the end of the Java process has caused."""
         try:
-            yield told
-        except Invalid as refusal:
-            raise operations.translated(operation, refusal) from refusal
-        took = round((time.monotonic() - begun) * 1000)
-        self.results = (*self.results, operations.success(operation, told.counts, before, took))
-        self._noted(ready, self.results)
+            yield
+        except Exception:
+            if self._spark is None:
+                raise
+            from penstock.engines.spark.session import detect_loss
+
+            with detect_loss(self._spark.sparkContext):
+                raise
 
 
-class _Told:
-    """Turns what engines say on their way into the progress of a run."""
-
-    def __init__(self, hear: Hear, progress: Progress, alive: Callable[[], None]) -> None:
-        self._hear, self._progress, self._alive = hear, progress, alive
-        self.counts = Counts()
-
-    def say(self, **facts: Any) -> None:
-        self._progress = replace(self._progress, **facts)
-        self._hear(self._progress)
-
-    def watch(self, stages: Any) -> None:
-        self._alive()
-        self.say(
-            stages=stages.stages,
-            stages_done=stages.stages_done,
-            tasks=stages.tasks,
-            tasks_done=stages.tasks_done,
-        )
-
-    def wrote(self, rows: int) -> None:
-        self.say(phase="write", rows=self._progress.rows + rows)
-
-    def merged(self, phase: str, done: int, _total: int) -> None:
-        self.say(phase=phase, **({"rows": done} if phase == "write" else {}))
+def _load_spark_append() -> Any:
+    """Import the Spark append engine, which needs the extra `spark`."""
+    with translate_missing_extra():
+        from penstock.engines.spark import append
+    return append

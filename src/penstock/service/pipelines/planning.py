@@ -1,148 +1,182 @@
-"""Settle a pipeline on the datasets as they are now: every version, column and type, without reading a row."""
+"""Plan a pipeline: resolve its datasets, versions, columns and types, without reading a row."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from penstock.catalog import snapshots as history
-from penstock.catalog.database import Tx
-from penstock.core.pipeline import operations
-from penstock.core.pipeline import definition as pipelines
+from penstock.catalog import snapshots
+from penstock.catalog.database import CatalogTransaction
 from penstock.core.caller import Caller, Role
 from penstock.core.dataset.snapshot import Snapshot
-from penstock.core.pipeline.operations import Operation, Planned, Ref
-from penstock.core.pipeline.definition import Pipeline
-from penstock.core.pipeline.run import Read
+from penstock.core.pipeline import definition as pipeline_definition
+from penstock.core.pipeline.definition import PipelineDefinition
+from penstock.core.pipeline.operations import DatasetRef, Operation
+from penstock.core.pipeline.plan import Planned, dataset_not_found, plan_operation, version_not_found
+from penstock.core.pipeline.responses import error_response
+from penstock.core.pipeline.run import InputVersion
 from penstock.errors import Invalid, NotFound, PenstockError, Unsupported
 from penstock.service.workspace import Workspace
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
+    """One operation with its resolved source."""
+
     operation: Operation
     source: Snapshot
     planned: Planned
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
-    """A pipeline with every version and type settled: what is left is work."""
+class PipelinePlan:
+    """A pipeline with resolved versions, columns and types."""
 
-    pipeline: Pipeline
+    pipeline: PipelineDefinition
     working: Snapshot
     steps: tuple[Step, ...]
-    output: Snapshot | None  # the dataset that is replaced, where there is one
+    output: Snapshot | None  # the output dataset, if it exists
 
     @property
-    def elsewhere(self) -> bool:
-        """Does the result go to another dataset, or onto an old version?"""
+    def has_output(self) -> bool:
+        """Return True if the pipeline names an output dataset."""
         return self.pipeline.output is not None
 
-    def reads(self, tx: Tx, before: Mapping[UUID, int]) -> tuple[Read, ...]:
-        """The versions that were read, beside the newest of now, or of right before this run's own."""
-        each = {(at.dataset, at.version.number): at for at in (self.working, *(step.source for step in self.steps))}
+    def reads(self, tx: CatalogTransaction, before: Mapping[UUID, int]) -> tuple[InputVersion, ...]:
+        """Return the versions that the pipeline reads, with the newest version of each dataset.
+
+        Args:
+            tx: the transaction to read the newest versions in
+            before: the newest versions before the commit of this run, by dataset
+
+        Raises:
+            NotFound: a dataset was dropped since the pipeline was planned
+        """
+        snapshots_read = {
+            (at.dataset, at.version.number): at for at in (self.working, *(step.source for step in self.steps))
+        }
         return tuple(
-            Read(str(dataset), str(at.name), version, before.get(dataset) or history.newest(tx, dataset).version.number)
-            for (dataset, version), at in each.items()
+            InputVersion(str(dataset), str(at.name), version, before.get(dataset) or self._newest_version(tx, dataset))
+            for (dataset, version), at in snapshots_read.items()
         )
 
+    def _newest_version(self, tx: CatalogTransaction, dataset: UUID) -> int:
+        try:
+            return snapshots.newest(tx, dataset).version.number
+        except NotFound:  # dropped since the pipeline was planned
+            for step in self.steps:
+                if step.source.dataset == dataset:
+                    raise dataset_not_found(step.operation) from None
+            raise
 
-def prepare(ws: Workspace, caller: Caller, pipeline: Pipeline) -> Ready:
-    """Settle a pipeline on the datasets as they are now, or say the first thing that is wrong. No row is read."""
+
+def plan_pipeline(ws: Workspace, caller: Caller, pipeline: PipelineDefinition) -> PipelinePlan:
+    """Plan a pipeline for the newest versions of its datasets.
+
+    Raises:
+        PenstockError: the first error of the pipeline
+    """
     caller.require(Role.DEVELOPER)
-    faults = list[PenstockError]()
-    ready = _settled(ws, caller, pipeline, faults)
-    if ready is None or faults:
-        raise faults[0]
-    return ready
+    errors = list[PenstockError]()
+    plan = _plan(ws, caller, pipeline, errors)
+    if plan is None or errors:
+        raise errors[0]
+    return plan
 
 
-def problems(ws: Workspace, caller: Caller, value: Any) -> list[dict[str, Any]]:
-    """Everything that is wrong with a pipeline as JSON, each with its place. An empty list: it can run."""
+def validate_pipeline(ws: Workspace, caller: Caller, value: Any) -> list[dict[str, Any]]:
+    """Return all errors of a pipeline in JSON form, each with its JSON pointer. An empty list: the pipeline can run."""
     caller.require(Role.VIEWER)
     try:
-        pipeline = pipelines.sent(value)
-    except Invalid as refusal:
-        found: list[dict[str, Any]] = refusal.context["errors"]
-        return found
-    faults = list[PenstockError]()
-    _settled(ws, caller, pipeline, faults)
-    places = {order: place for place, order in enumerate(_orders(value))}
-    return [_placed(fault, places) for fault in faults]
+        pipeline = pipeline_definition.parse_stored_form(value)
+    except Invalid as error:
+        reports: list[dict[str, Any]] = error.context["errors"]
+        return reports
+    errors = list[PenstockError]()
+    _plan(ws, caller, pipeline, errors)
+    indices = {order: index for index, order in enumerate(_operation_orders(value))}
+    return [_error_report(error, indices) for error in errors]
 
 
-def _settled(ws: Workspace, caller: Caller, pipeline: Pipeline, faults: list[PenstockError]) -> Ready | None:
-    """Every operation is checked, against what those before it leave; one that is at fault leaves things as they were."""
+def _plan(
+    ws: Workspace, caller: Caller, pipeline: PipelineDefinition, errors: list[PenstockError]
+) -> PipelinePlan | None:
+    """Plan every operation with the schema that the operations before it leave, and collect the errors.
+
+    An operation with an error leaves the schema unchanged.
+    """
     with ws.db.read(caller) as tx:
         try:
-            working, output = _working(tx, pipeline), _output(tx, pipeline)
-        except PenstockError as refusal:
-            faults.append(refusal)
+            working, output = _load_working(tx, pipeline), _load_output(tx, pipeline)
+        except PenstockError as error:
+            errors.append(error)
             return None
         schema, steps = working.schema, list[Step]()
         for operation in pipeline.operations:
             try:
-                source = _source(tx, operation)
-                planned = operations.checked(operation, source.schema, schema)
-            except PenstockError as refusal:
-                faults.append(refusal)
+                source = _load_source(tx, operation)
+                planned = plan_operation(operation, source.schema, schema)
+            except PenstockError as error:
+                errors.append(error)
                 continue
             schema = planned.working
             steps.append(Step(operation, source, planned))
-    return Ready(pipeline, working, tuple(steps), output)
+    return PipelinePlan(pipeline, working, tuple(steps), output)
 
 
-def _working(tx: Tx, pipeline: Pipeline) -> Snapshot:
+def _load_working(tx: CatalogTransaction, pipeline: PipelineDefinition) -> Snapshot:
     try:
-        working = _pinned(tx, pipeline.working)
-        newest = history.newest(tx, pipeline.working.dataset)
-    except NotFound as refusal:
-        facts = {**refusal.context, "dataset_id": str(pipeline.working.dataset)}
-        raise NotFound(refusal.reason, refusal.message, **facts, pointer="/working") from None
-    pipelines.check_output(pipeline, newest.version.number)
+        working = _load_snapshot(tx, pipeline.working)
+        newest = snapshots.newest(tx, pipeline.working.dataset)
+    except NotFound as error:
+        facts = {**error.context, "dataset_id": str(pipeline.working.dataset)}
+        raise NotFound(error.reason, error.message, **facts, pointer="/working") from None
+    pipeline_definition.check_output(pipeline, newest.version.number)
     if pipeline.output is None and working.read_only:
-        raise _read_only(working, "/working")
+        raise _read_only_error(working, "/working")
     return working
 
 
-def _output(tx: Tx, pipeline: Pipeline) -> Snapshot | None:
+def _load_output(tx: CatalogTransaction, pipeline: PipelineDefinition) -> Snapshot | None:
     if pipeline.output is None:
         return None
     try:
-        output = history.named(tx, pipeline.output)
+        output = snapshots.by_name(tx, pipeline.output)
     except NotFound:
         return None
     if output.read_only:
-        raise _read_only(output, "/output")
+        raise _read_only_error(output, "/output")
     return output
 
 
-def _source(tx: Tx, operation: Operation) -> Snapshot:
+def _load_source(tx: CatalogTransaction, operation: Operation) -> Snapshot:
     try:
-        return _pinned(tx, operation.source)
-    except NotFound as refusal:
-        if refusal.reason == "version_not_found":
-            raise operations.version_not_found(operation, refusal.context["actual_version"]) from None
-        raise operations.dataset_not_found(operation) from None
+        return _load_snapshot(tx, operation.source)
+    except NotFound as error:
+        if error.reason == "version_not_found":
+            raise version_not_found(operation, error.context["actual_version"]) from None
+        raise dataset_not_found(operation) from None
 
 
-def _pinned(tx: Tx, ref: Ref) -> Snapshot:
-    return history.newest(tx, ref.dataset) if ref.version is None else history.at_version(tx, ref.dataset, ref.version)
+def _load_snapshot(tx: CatalogTransaction, ref: DatasetRef) -> Snapshot:
+    return (
+        snapshots.newest(tx, ref.dataset) if ref.version is None else snapshots.at_version(tx, ref.dataset, ref.version)
+    )
 
 
-def _read_only(dataset: Snapshot, pointer: str) -> Unsupported:
-    return Unsupported("read_only", f"{dataset.name} is read-only", dataset=str(dataset.name), pointer=pointer)
+def _read_only_error(dataset: Snapshot, pointer: str) -> Unsupported:
+    return Unsupported("read_only.dataset", {"name": dataset.name}, dataset=str(dataset.name), pointer=pointer)
 
 
-def _orders(value: Any) -> list[int]:
-    """The orders of the operations, as they stand in the list."""
-    return [int(item.get("order", place)) for place, item in enumerate(value["operations"])]
+def _operation_orders(value: Any) -> list[int]:
+    """Return the orders of the operations, in the sequence of the list."""
+    return [int(item.get("order", index)) for index, item in enumerate(value["operations"])]
 
 
-def _placed(fault: PenstockError, places: Mapping[int, int]) -> dict[str, Any]:
-    told = operations.envelope(fault)["error"]
-    pointer = told["details"].pop("pointer", None)
+def _error_report(error: PenstockError, indices: Mapping[int, int]) -> dict[str, Any]:
+    """Return the response of an error, with a JSON pointer to its operation."""
+    report = error_response(error)["error"]
+    pointer = report["details"].pop("pointer", None)
     if pointer is None:
-        pointer = f"/operations/{places[told['details']['operation_order']]}"
-    return {"pointer": pointer, **told}
+        pointer = f"/operations/{indices[report['details']['operation_order']]}"
+    return {"pointer": pointer, **report}

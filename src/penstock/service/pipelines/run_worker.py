@@ -1,8 +1,9 @@
-"""Runs of pipelines: queued, carried out a few at once, watched, cancelled, and remembered however they end.
+"""Queue pipeline runs, and execute a limited number of them at once.
 
-The queue is in the catalog: a run waits there for whichever process has a hand free, and survives the one that was asked.
-The record says what happened, whatever becomes of processes: a run ends in the very transaction that commits its data.
-If its process falls silent it cannot commit any more, and another takes it.
+The run queue is in the catalog: any worker with a free thread claims the next run, and a queued run survives the process
+that submitted it. A run ends in the transaction that commits its data, so that its record is always consistent with the
+data. A worker that sends no heartbeats cannot commit its runs any more, and another worker claims them. A worker without
+a working Spark claims no runs.
 """
 
 import hashlib
@@ -21,375 +22,373 @@ from typing import Any
 from uuid import UUID, uuid4
 from weakref import WeakValueDictionary
 
-from penstock.catalog import run_queue as turns
-from penstock.catalog import runs
-from penstock.catalog.odata_sql import Page
-from penstock.core.caller import Caller, Role, person
-from penstock.core.odata import Options
-from penstock.core.pipeline.definition import Pipeline
-from penstock.core.pipeline.run import UNDER_WAY, Progress, Run, State
+from penstock.catalog import run_queue
+from penstock.catalog import runs as run_records
+from penstock.core.caller import Caller, Role, user_id
+from penstock.core.pipeline.definition import PipelineDefinition
+from penstock.core.pipeline.run import ACTIVE_STATES, Run, RunState
+from penstock.core.progress import ProgressCallback
 from penstock.errors import PenstockError, Unavailable
-from penstock.service.pipelines import run_attempt as attempts
-from penstock.service.pipelines.run_attempt import Attempt
-from penstock.service.process_identity import SILENT
+from penstock.service.idempotency import check_idempotency_key
+from penstock.service.pipelines import run_attempt, runs
+from penstock.service.pipelines.run_attempt import RunAttempt
+from penstock.service.pipelines.spark_readiness import SparkReadiness
 from penstock.service.workspace import Workspace
-from penstock.service.datasets.write import checked_key
 
-FIELDS = runs.FIELDS  # that can be searched
-_PULSE = 2.0  # seconds between two signs of life
-_LOOK = 0.5  # seconds between two looks at the queue, or at a run of another process
-_LONG_LOOK = 5.0  # while the catalog cannot be reached
-_REACH = 10  # turns that are tried, if others are faster
+_HEARTBEAT_SECONDS = 2.0  # between two heartbeats
+_POLL_SECONDS = 0.5  # between two reads of the queue, or of a run of another process
+_RECONNECT_SECONDS = 5.0  # between two reads of the queue while the catalog is unavailable
+_MAX_CANDIDATES = 10  # queue entries to try, because other workers may claim them first
 _log = logging.getLogger(__name__)
 
 
-def show(ws: Workspace, caller: Caller, run: UUID) -> Run:
-    caller.require(Role.VIEWER)
-    _bury(ws, caller)
-    with ws.db.read(caller) as tx:
-        return runs.find(tx, run)
-
-
-def search(ws: Workspace, caller: Caller, options: Options) -> Page[Run]:
-    caller.require(Role.VIEWER)
-    _bury(ws, caller)
-    with ws.db.read(caller) as tx:
-        return runs.search(tx, options)
-
-
-def cancel(ws: Workspace, caller: Caller, run: UUID) -> Run:
-    """Ask a run to stop, whichever process it is in. One that is over stays as it is."""
-    return _cancel(ws, caller, run)[0]
-
-
-def _cancel(ws: Workspace, caller: Caller, run: UUID) -> tuple[Run, bool]:
-    """Also: did that end it, because it was waiting?"""
-    caller.require(Role.DEVELOPER)
-    _bury(ws, caller)
-    with ws.db.write(caller) as tx:
-        waited = runs.cancel_waiting(tx, run)
-        return runs.ask_to_cancel(tx, run), waited
-
-
-def _bury(ws: Workspace, caller: Caller) -> None:
-    """Let go of the silent ones. Most of the time there are none, and nothing is written."""
-    since = ws.db.clock() - SILENT
-    with ws.db.read(caller) as tx:
-        if not runs.silent(tx, since):
-            return
-    with ws.db.write(caller) as tx:
-        runs.bury(tx, since)
-
-
 @dataclass
-class Ticket:
-    """What one has who asked for a run. `ended` is set when the record says how it ended; `error` is what ended it."""
+class RunHandle:
+    """A submitted run. `ended` is set once the record has the final state; `error` is the error that ended the run."""
 
     caller: Caller
     run: Run
-    hear: Callable[[Progress], None] = lambda _: None  # hears of what is done in this process
+    on_progress: ProgressCallback = lambda _: None  # receives progress if this process executes the run
     ended: threading.Event = field(default_factory=threading.Event)
     error: PenstockError | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    at_once: int = 2  # runs that share Spark
-    waiting: int = 100  # runs in the queue, of all processes
-    of_one: int = 25  # of them, those of one tenant
+class RunLimits:
+    """Limits of a worker and of the run queue."""
+
+    max_concurrent: int = 2  # runs of this process, which share one Spark context
+    max_queued: int = 100  # queued runs of all tenants
+    max_queued_per_tenant: int = 25
 
 
-class Runner:
-    """Carries out the runs whose turn it is, if it takes any, and those that are this process's alone."""
+class RunWorker:
+    """Submit runs, and execute the local ones and, if enabled, runs from the queue."""
 
-    def __init__(self, ws: Workspace, bounds: Bounds | None = None, *, takes: bool = True) -> None:
-        self._ws, self._bounds, self._takes = ws, bounds or Bounds(), takes
+    def __init__(self, ws: Workspace, limits: RunLimits | None = None, *, takes_queued_runs: bool = True) -> None:
+        self._ws, self._limits, self._takes_queued_runs = ws, limits or RunLimits(), takes_queued_runs
+        self._spark = SparkReadiness(ws.cluster)
         self._holder = f"{socket.gethostname()} process {os.getpid()}"
-        self._asked: WeakValueDictionary[UUID, Ticket] = WeakValueDictionary()  # while somebody wants to know
-        self._hearers: list[Callable[[State, float], None]] = []
+        self._handles: WeakValueDictionary[UUID, RunHandle] = WeakValueDictionary()  # those that a caller still uses
+        self._end_callbacks: list[Callable[[RunState, float], None]] = []
         self._change = threading.Condition()
-        self._attempts: list[Attempt] = []  # under way here
-        self._unbegun: deque[Attempt] = deque()  # of them, those that no thread has yet
-        self._looking = self._look_again = False
+        self._attempts: list[RunAttempt] = []  # claimed by this process and not ended
+        self._pending: deque[RunAttempt] = deque()  # attempts without a thread
+        self._claiming = self._claim_again = False
         self._threads: list[threading.Thread] = []
-        self._hands = self._idle = 0  # threads that carry runs out; of them, those that wait for one
+        self._run_threads = self._idle_threads = 0
         self._started = self._closed = False
-        self._stop: PenstockError | None = None  # why everything is to end
+        self._stop: PenstockError | None = None  # set when the worker stops
 
-    def hear_ends(self, hear: Callable[[State, float], None]) -> None:
-        """Let somebody hear of every run that ends here: how, and how many seconds it took."""
-        self._hearers.append(hear)
+    def on_run_end(self, callback: Callable[[RunState, float], None]) -> None:
+        """Register a callback that receives the final state and the duration in seconds of every run of this process."""
+        self._end_callbacks.append(callback)
 
-    def queued(self) -> int:
-        """Runs that wait for any process."""
-        with self._ws.db.turns() as tx:
-            return turns.queue(tx).waiting
+    def queued_count(self) -> int:
+        """Return the number of queued runs of all tenants."""
+        with self._ws.db.read_run_queue() as tx:
+            return run_queue.load_status(tx).waiting
 
-    def running(self) -> int:
+    def running_count(self) -> int:
+        """Return the number of runs that this process executes."""
         with self._change:
             return len(self._attempts)
 
-    def idle(self) -> bool:
-        """Is there nothing to take, and nothing under way here?"""
-        if self.queued():
+    def spark_error(self) -> PenstockError | None:
+        """Return the error for which this process claims no runs, or None if it claims them or is not meant to."""
+        return self._spark.check() if self.claims_runs else None
+
+    @property
+    def claims_runs(self) -> bool:
+        """Return True if this process is started and executes queued runs."""
+        return self._takes_queued_runs and self._started
+
+    def is_idle(self) -> bool:
+        """Return True if the queue is empty and this process executes no run."""
+        if self.queued_count():
             return False
         with self._change:
-            return not self._looking and not self._attempts
+            return not self._claiming and not self._attempts
 
     def start(self) -> None:
-        """Take runs from now on, without having been asked for one."""
+        """Start the threads that send heartbeats and claim queued runs."""
         with self._change:
-            self._look_again = True
+            self._claim_again = True
             self._change.notify_all()
             if not self._started:
                 self._started = True
-                self._employ("pulse", self._pulse)
-                if self._takes:
-                    self._employ("turns", self._take_turns)
+                self._start_thread("heartbeat", self._heartbeat_loop)
+                if self._takes_queued_runs:
+                    self._start_thread("run queue", self._claim_loop)
 
     def submit(
         self,
         caller: Caller,
-        pipeline: Pipeline,
+        pipeline: PipelineDefinition,
         *,
         pipeline_id: UUID | None = None,
         key: str | None = None,
-        hear: Callable[[Progress], None] = lambda _: None,
-        here: bool = False,
-    ) -> Ticket:
-        """Put a run into the queue. With a key that names a run under way, or a success, that run is the answer.
+        on_progress: ProgressCallback = lambda _: None,
+        local: bool = False,
+    ) -> RunHandle:
+        """Submit a run.
 
-        `here`: this process carries it out, and no other. It has no turn; one that its key names and that waits is taken.
+        Args:
+            caller: the author; needs the role developer
+            pipeline: the definition
+            pipeline_id: the stored pipeline that the definition comes from
+            key: the idempotency key; if it names an active or successful run, that run is returned
+            on_progress: receives progress if this process executes the run
+            local: this process executes the run, without the queue; a queued run with the same key is claimed
+
+        Raises:
+            Unavailable: the queue is full, or the worker is closed
         """
         caller.require(Role.DEVELOPER)
-        given = None if key is None else checked_key(key)
+        key = None if key is None else check_idempotency_key(key)
         definition = pipeline.as_json()
         request = hashlib.sha256(json.dumps(definition, sort_keys=True).encode()).hexdigest()
-        _bury(self._ws, caller)
+        runs.expire_stale(self._ws, caller)
         if self._closed:
-            raise Unavailable("service_stopped", "the service is about to stop; send it again")
-        turn = None if here else self._turn(caller)
+            raise Unavailable("service_stopped.submit")
+        round_no = None if local else self._next_round(caller)
         now = self._ws.db.clock()
-        new = Run(uuid4(), pipeline_id, pipeline.name, definition, State.QUEUED, now, caller.user, caller.name, given)
-        ticket = self._asked[new.id] = Ticket(caller, new, hear)
+        new = Run(uuid4(), pipeline_id, pipeline.name, definition, RunState.QUEUED, now, caller.user, caller.name, key)
+        handle = self._handles[new.id] = RunHandle(caller, new, on_progress)
         with self._ws.db.write(caller) as tx:
-            run = runs.insert(tx, new, role=caller.role, request=request, holder=self._holder, turn=turn)
+            run = run_records.insert(
+                tx, new, role=caller.role, request_digest=request, worker=self._holder, round_no=round_no
+            )
         if run.id != new.id:
-            ticket = self._known(caller, run, hear)
-        if here and run.state is State.QUEUED:
-            own = Attempt(caller, run, 1, hear) if run.id == new.id else self._taken(caller.tenant, run.id)
-            if own:
-                self._hand(own)
-        if here or self._takes:
+            handle = self._handle_of(caller, run, on_progress)
+        if local and run.state is RunState.QUEUED:
+            attempt = (
+                RunAttempt(caller, run, 1, on_progress) if run.id == new.id else self._claim(caller.tenant, run.id)
+            )
+            if attempt:
+                self._dispatch(attempt)
+        if local or self._takes_queued_runs:
             self.start()
-        return ticket
+        return handle
 
-    def wait(self, ticket: Ticket, seconds: float = math.inf) -> bool:
-        """Until the run has ended, or so long. A run that is not under way here is looked at now and then."""
+    def wait(self, handle: RunHandle, seconds: float = math.inf) -> bool:
+        """Wait until the run has ended or the time is over; return whether it has ended.
+
+        The record of a run that another process executes is polled.
+        """
         deadline = time.monotonic() + seconds
-        while not ticket.ended.wait(min(_LOOK, max(deadline - time.monotonic(), 0))):
-            if not self._at(ticket.run.id) and not ticket.ended.is_set():
-                ticket.run = show(self._ws, ticket.caller, ticket.run.id)
-                if ticket.run.state not in UNDER_WAY:
-                    ticket.error = attempts.as_error(ticket.run)
-                    ticket.ended.set()
+        while not handle.ended.wait(min(_POLL_SECONDS, max(deadline - time.monotonic(), 0))):
+            if not self._attempts_of(handle.run.id) and not handle.ended.is_set():
+                handle.run = runs.show(self._ws, handle.caller, handle.run.id)
+                if handle.run.state not in ACTIVE_STATES:
+                    handle.error = run_attempt.recorded_error(handle.run)
+                    handle.ended.set()
             if time.monotonic() >= deadline:
-                return ticket.ended.is_set()
+                return handle.ended.is_set()
         return True
 
     def cancel(self, caller: Caller, run: UUID) -> Run:
-        """The same as `cancel`, without waiting for the next sign of life."""
-        found, waited = _cancel(self._ws, caller, run)
-        if waited:
-            self._tell(State.CANCELLED, 0.0)
-        if found.cancelling:
-            for attempt in self._at(run):
-                attempt.stop = attempts.cancelled()
-        return found
+        """Cancel a run like `runs.cancel`; a run of this process stops without waiting for the next heartbeat."""
+        record, was_queued = runs.request_cancel(self._ws, caller, run)
+        if was_queued:
+            self._notify_end(RunState.CANCELLED, 0.0)
+        if record.cancelling:
+            for attempt in self._attempts_of(run):
+                attempt.stop = run_attempt.cancelled_error()
+        return record
 
-    def close(self, patience: float = 0.0) -> None:
-        """Take no more. Runs under way have so many seconds; then they are stopped, and others may take them."""
+    def close(self, grace_seconds: float = 0.0) -> None:
+        """Claim no more runs, and wait for the running ones. After the grace period they are stopped and requeued."""
         with self._change:
             self._closed = True
+            self._spark.close()
             self._change.notify_all()
-            self._change.wait_for(lambda: not self._attempts and not self._looking, patience)
-            self._stop = attempts.stopped()
+            self._change.wait_for(lambda: not self._attempts and not self._claiming, grace_seconds)
+            self._stop = run_attempt.stopped_error()
             if self._attempts:
-                _log.warning("runs under way are stopped", extra={"facts": {"runs": len(self._attempts)}})
+                _log.warning("stopping the running runs", extra={"facts": {"runs": len(self._attempts)}})
             for attempt in self._attempts:
                 attempt.stop = attempt.stop or self._stop
         for thread in self._threads:
             thread.join()
 
-    # -- asking -------------------------------------------------------------------------------------------------------
+    # -- submitting ---------------------------------------------------------------------------------------------------
 
-    def _turn(self, caller: Caller) -> int:
-        """The place in the queue. Those who ask at the same moment may share one, and even the last that is free."""
-        with self._ws.db.turns() as tx:
-            queue = turns.queue(tx, caller.tenant)
-        if queue.own >= self._bounds.of_one or queue.waiting >= self._bounds.waiting:
-            raise Unavailable(
-                "too_many_runs",
-                f"{queue.own} runs of yours are waiting already; try again when some have ended",
-            )
-        return queue.next_turn
+    def _next_round(self, caller: Caller) -> int:
+        """Return the queue round of a new run. Concurrent callers may get the same one, and may exceed the limit by a few.
 
-    def _known(self, caller: Caller, run: Run, hear: Callable[[Progress], None]) -> Ticket:
-        """The ticket of a run that was asked for before, here or in another process."""
-        if run.state not in UNDER_WAY:
-            ticket = Ticket(caller, run)
-            ticket.ended.set()
-            return ticket
-        return self._asked.setdefault(run.id, Ticket(caller, run, hear))
+        Raises:
+            Unavailable: the queue is full for the tenant or for all tenants
+        """
+        with self._ws.db.read_run_queue() as tx:
+            queue = run_queue.load_status(tx, caller.tenant)
+        limits = self._limits
+        if queue.own >= limits.max_queued_per_tenant:
+            raise Unavailable("too_many_runs.tenant", {"queued": queue.own, "limit": limits.max_queued_per_tenant})
+        if queue.waiting >= limits.max_queued:
+            raise Unavailable("too_many_runs.queue", {"queued": queue.waiting, "limit": limits.max_queued})
+        return queue.next_round
 
-    def _at(self, run: UUID) -> list[Attempt]:
+    def _handle_of(self, caller: Caller, run: Run, on_progress: ProgressCallback) -> RunHandle:
+        """Return the handle of a run that was submitted before, by this or another process."""
+        if run.state not in ACTIVE_STATES:
+            handle = RunHandle(caller, run)
+            handle.ended.set()
+            return handle
+        return self._handles.setdefault(run.id, RunHandle(caller, run, on_progress))
+
+    def _attempts_of(self, run: UUID) -> list[RunAttempt]:
         with self._change:
             return [attempt for attempt in self._attempts if attempt.run.id == run]
 
-    # -- taking -------------------------------------------------------------------------------------------------------
+    # -- claiming -----------------------------------------------------------------------------------------------------
 
-    def _take_turns(self) -> None:
-        """Look whose turn it is, whenever there is a hand free: when this process was asked, and now and then."""
-        while self._has_room():
-            taken, pause = None, _LONG_LOOK
-            with _logged("the queue of runs cannot be looked at"):
-                taken, pause = self._first_taken(), _LOOK
-            if taken:
-                self._hand(taken)
+    def _claim_loop(self) -> None:
+        """Claim queued runs while a thread is free and Spark works: after each submission, and by polling."""
+        while self._wait_for_free_thread():
+            claimed, pause = None, _RECONNECT_SECONDS
+            with _log_errors("cannot read the run queue"):
+                claimed, pause = None if self._spark.check() else self._claim_next(), _POLL_SECONDS
+            if claimed:
+                self._dispatch(claimed)
             with self._change:
-                self._looking = False
+                self._claiming = False
                 self._change.notify_all()
-                if not taken and not self._look_again and not self._closed:
+                if not claimed and not self._claim_again and not self._closed:
                     self._change.wait(pause)
 
-    def _has_room(self) -> bool:
-        """Wait for it. False: there is nothing to be taken any more."""
+    def _wait_for_free_thread(self) -> bool:
+        """Wait until a run can be executed. Return False if the worker is closed."""
         with self._change:
-            self._change.wait_for(lambda: self._closed or len(self._attempts) < self._bounds.at_once)
-            self._looking, self._look_again = not self._closed, False
-            return self._looking
+            self._change.wait_for(lambda: self._closed or len(self._attempts) < self._limits.max_concurrent)
+            self._claiming, self._claim_again = not self._closed, False
+            return self._claiming
 
-    def _first_taken(self) -> Attempt | None:
-        with self._ws.db.turns() as tx:
-            due = turns.due(tx, _REACH)
-        for tenant, run in due:
-            with _logged(f"run {run} cannot be taken"):  # which must not keep others from their turn
-                if taken := self._taken(tenant, run):
-                    return taken
+    def _claim_next(self) -> RunAttempt | None:
+        with self._ws.db.read_run_queue() as tx:
+            entries = run_queue.next_entries(tx, _MAX_CANDIDATES)
+        for tenant, run in entries:
+            with _log_errors(f"cannot claim run {run}"):  # the next entries are still tried
+                if attempt := self._claim(tenant, run):
+                    return attempt
         return None
 
-    def _taken(self, tenant: UUID, run: UUID) -> Attempt | None:
-        with self._ws.db.write(_taker(tenant)) as tx:
-            taken = runs.take(tx, run, self._holder, until=tx.now + SILENT)
-        if taken is None:
+    def _claim(self, tenant: UUID, run: UUID) -> RunAttempt | None:
+        with self._ws.db.write(_queue_caller(tenant)) as tx:
+            claim = run_records.claim(tx, run, self._holder, claimed_until=tx.now + runs.STALE_AFTER)
+        if claim is None:
             return None
-        ticket = self._asked.get(run)
-        return Attempt(taken.caller, taken.run, taken.number, ticket.hear if ticket else lambda _: None)
+        handle = self._handles.get(run)
+        on_progress = handle.on_progress if handle else lambda _: None
+        return RunAttempt(claim.caller, claim.run, claim.number, on_progress, self._spark.report)
 
-    def _hand(self, attempt: Attempt) -> None:
-        """Give a run to a thread: one that is idle, or a new one; else to the first that will be."""
+    def _dispatch(self, attempt: RunAttempt) -> None:
+        """Give an attempt to an idle thread or to a new one, or else to the first thread that becomes idle."""
         with self._change:
             attempt.stop = self._stop
             self._attempts.append(attempt)
-            self._unbegun.append(attempt)
-            if len(self._unbegun) > self._idle and self._hands < self._bounds.at_once:
-                self._hands += 1
-                self._employ("run", self._work)
+            self._pending.append(attempt)
+            if len(self._pending) > self._idle_threads and self._run_threads < self._limits.max_concurrent:
+                self._run_threads += 1
+                self._start_thread("run", self._execute_loop)
             self._change.notify_all()
 
-    def _employ(self, name: str, work: Callable[[], None]) -> None:
-        self._threads.append(threading.Thread(target=work, name=f"penstock {name}", daemon=True))
+    def _start_thread(self, name: str, target: Callable[[], None]) -> None:
+        self._threads.append(threading.Thread(target=target, name=f"penstock {name}", daemon=True))
         self._threads[-1].start()
 
-    # -- working ------------------------------------------------------------------------------------------------------
+    # -- executing ----------------------------------------------------------------------------------------------------
 
-    def _work(self) -> None:
-        while attempt := self._next():
-            begun, over = time.monotonic(), False
+    def _execute_loop(self) -> None:
+        while attempt := self._next_attempt():
+            begun, has_ended = time.monotonic(), False
             facts: dict[str, Any] = {
                 "run": str(attempt.run.id),
                 "tenant": str(attempt.caller.tenant),
                 "try": attempt.number,
             }
-            _log.info("a run begins", extra={"facts": facts})
+            _log.info("run started", extra={"facts": facts})
             try:
-                over = self._begun(attempt) and attempts.carry_out(self._ws, attempt)
-            except Exception:  # the catalog cannot be reached: the run falls silent, and that will be seen
-                _log.warning("run %s could not be recorded", attempt.run.id, exc_info=True)
+                has_ended = self._start_attempt(attempt) and run_attempt.execute_attempt(self._ws, attempt)
+            except Exception:  # the catalog is unavailable: without heartbeats the run is requeued or fails
+                _log.warning("cannot record run %s", attempt.run.id, exc_info=True)
             seconds = time.monotonic() - begun
             facts["seconds"] = round(seconds, 3)
-            if over:
-                _log.info("a run ended", extra={"facts": {**facts, "state": attempts.ended_as(attempt.error).value}})
+            if has_ended:
+                _log.info(
+                    "run ended", extra={"facts": {**facts, "state": run_attempt.final_state(attempt.error).value}}
+                )
                 self._end(attempt, seconds)
             else:
-                _log.info("a run was let go", extra={"facts": facts})
+                _log.info("run left to another worker", extra={"facts": facts})
             with self._change:
                 self._attempts.remove(attempt)
                 self._change.notify_all()
 
-    def _next(self) -> Attempt | None:
+    def _next_attempt(self) -> RunAttempt | None:
         with self._change:
-            self._idle += 1
-            self._change.wait_for(lambda: self._unbegun or (self._closed and not self._looking))
-            self._idle -= 1
-            return self._unbegun.popleft() if self._unbegun else None
+            self._idle_threads += 1
+            self._change.wait_for(lambda: self._pending or (self._closed and not self._claiming))
+            self._idle_threads -= 1
+            return self._pending.popleft() if self._pending else None
 
-    def _begun(self, attempt: Attempt) -> bool:
-        """Is it under way? One that was taken is."""
-        if attempt.run.state is State.RUNNING:
+    def _start_attempt(self, attempt: RunAttempt) -> bool:
+        """Mark a local run as running; a claimed run is marked already. Return False if the run was cancelled."""
+        if attempt.run.state is RunState.RUNNING:
             return True
         with self._ws.db.write(attempt.caller) as tx:
-            return runs.start(tx, attempt.run.id, self._holder)
+            return run_records.start(tx, attempt.run.id, self._holder)
 
-    def _end(self, attempt: Attempt, seconds: float) -> None:
-        """Before it is forgotten: who waits takes a run that is not here for one of another process."""
-        self._tell(attempts.ended_as(attempt.error), seconds)
-        if ticket := self._asked.get(attempt.run.id):
-            ticket.error = attempt.error
-            ticket.ended.set()
+    def _end(self, attempt: RunAttempt, seconds: float) -> None:
+        """Complete the handle, before the attempt is removed: `wait` polls a run without an attempt."""
+        self._notify_end(run_attempt.final_state(attempt.error), seconds)
+        if handle := self._handles.get(attempt.run.id):
+            handle.error = attempt.error
+            handle.ended.set()
 
-    def _tell(self, state: State, seconds: float) -> None:
-        for hear in self._hearers:
-            hear(state, seconds)
+    def _notify_end(self, state: RunState, seconds: float) -> None:
+        for callback in self._end_callbacks:
+            callback(state, seconds)
 
-    def _pulse(self) -> None:
-        """Show signs of life, and hear who was cancelled elsewhere or declared dead."""
-        while not self._over():
+    def _heartbeat_loop(self) -> None:
+        """Send heartbeats, and stop the attempts whose runs were cancelled or claimed by another process."""
+        while not self._wait_for_heartbeat():
             with self._change:
-                under_way = list(self._attempts)
-            for tenant in {attempt.caller.tenant for attempt in under_way}:
-                mine = [attempt for attempt in under_way if attempt.caller.tenant == tenant]
+                attempts = list(self._attempts)
+            for tenant in {attempt.caller.tenant for attempt in attempts}:
+                of_tenant = [attempt for attempt in attempts if attempt.caller.tenant == tenant]
                 try:
-                    with self._ws.db.write(mine[0].caller) as tx:
-                        tries = {(attempt.run.id, attempt.number) for attempt in mine}
-                        alive = runs.beat(tx, tries, until=tx.now + SILENT)
+                    with self._ws.db.write(of_tenant[0].caller) as tx:
+                        keys = {(attempt.run.id, attempt.number) for attempt in of_tenant}
+                        alive = run_records.heartbeat(tx, keys, claimed_until=tx.now + runs.STALE_AFTER)
                 except PenstockError:
                     continue
-                for attempt in mine:
+                for attempt in of_tenant:
                     match alive.get((attempt.run.id, attempt.number)):
                         case None:
-                            attempt.stop = attempt.stop or attempts.over()
+                            attempt.stop = attempt.stop or run_attempt.lost_run_error()
                         case True:
-                            attempt.stop = attempt.stop or attempts.cancelled()
+                            attempt.stop = attempt.stop or run_attempt.cancelled_error()
 
-    def _over(self) -> bool:
-        """A pulse later: is there nothing more to show signs of life for?"""
+    def _wait_for_heartbeat(self) -> bool:
+        """Wait until the next heartbeat is due. Return True if the worker is closed and has no attempts."""
         with self._change:
             return self._change.wait_for(
-                lambda: self._closed and not self._attempts and not self._looking, timeout=_PULSE
+                lambda: self._closed and not self._attempts and not self._claiming, timeout=_HEARTBEAT_SECONDS
             )
 
 
 @contextmanager
-def _logged(what: str) -> Iterator[None]:
+def _log_errors(message: str) -> Iterator[None]:
+    """Log an error of the block instead of raising it."""
     try:
         yield
-    except PenstockError as trouble:
-        _log.warning("%s: %s", what, trouble)
+    except PenstockError as error:
+        _log.warning("%s: %s", message, error)
     except Exception:
-        _log.exception("%s", what)
+        _log.exception("%s", message)
 
 
-def _taker(tenant: UUID) -> Caller:
-    """The one in whose name a run is taken. It is carried out in the name of who asked."""
-    return Caller(tenant, person("penstock", "queue"), "the queue of runs", Role.DEVELOPER)
+def _queue_caller(tenant: UUID) -> Caller:
+    """Return the system caller that claims queued runs. The run itself executes as its author."""
+    return Caller(tenant, user_id("penstock", "queue"), "run queue", Role.DEVELOPER)

@@ -1,169 +1,134 @@
-"""Registered queries: made, changed, moved through their states. To run one is another matter."""
+"""Create, search, change and delete registered queries."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+from uuid import uuid4
 
-from penstock.catalog import queries
-from penstock.catalog.database import Tx
-from penstock.catalog.odata_sql import Page
-from penstock.core.registry import revisions as kept
-from penstock.core.registry import lifecycle
-from penstock.core.registry import query
+from penstock.catalog.database import CatalogTransaction
+from penstock.catalog.queries import query_store
 from penstock.core.caller import Caller, Role
-from penstock.core.names import unstorable, uuid
-from penstock.core.odata import Options
-from penstock.core.registry.query import Draft, Query, Reference, Revision
+from penstock.core.names import has_invalid_characters, parse_uuid
+from penstock.core.registry import lifecycle, query
+from penstock.core.registry.query import QueryDatasetRef, QueryDraft, QueryRevision, RegisteredQuery
+from penstock.core.registry.revisions import next_revision
 from penstock.errors import Invalid
 from penstock.service.registry import schemas
-from penstock.service.registry.preconditions import Expected, meant_for
+from penstock.service.registry.preconditions import VersionPrecondition, required_versions
+from penstock.service.registry.versioned import LifecycleRegistry
 from penstock.service.workspace import Workspace
 
-FIELDS = queries.FIELDS  # that can be searched
-_MEANING = {"sql", "parameters", "returns_schema_id"}  # a change of these has to be looked into
+FIELDS = query_store.fields  # searchable fields
+_INSPECTED_MEMBERS = {"sql", "parameters", "returns_schema_id"}  # a change of these requires an inspection
 
 
 @dataclass(frozen=True, slots=True)
-class Inspection:
-    """What a look at a draft's SQL told, without running it."""
+class QueryInspection:
+    """Facts about the SQL of a draft, collected without running it."""
 
-    datasets: tuple[Reference, ...]
+    datasets: tuple[QueryDatasetRef, ...]
     parameters_in_sql: tuple[str, ...]
-    problems: Sequence[Mapping[str, Any]] = ()  # what its result can never have of what the schema promises
+    mismatches: Sequence[Mapping[str, Any]] = ()  # certain mismatches between result and schema
 
 
-Inspected = Callable[[Draft], Inspection]
+Inspector = Callable[[QueryDraft], QueryInspection]
 
 
-def create(ws: Workspace, caller: Caller, payload: Any, inspected: Inspected) -> Query:
+class _QueryRegistry(LifecycleRegistry[RegisteredQuery, QueryRevision]):
+    def find(self, tx: CatalogTransaction, key: str) -> RegisteredQuery:
+        return load_query(tx, key)
+
+    def lock(self, tx: CatalogTransaction, key: str) -> RegisteredQuery:
+        return self.store.find_for_update(tx, load_query(tx, key).id)
+
+
+_registry = _QueryRegistry(query_store, delete_role=Role.ADMIN, editable=query.EDITABLE)
+show, search, delete = _registry.show, _registry.search, _registry.delete
+list_versions, get_version = _registry.list_versions, _registry.get_version
+
+
+def create(ws: Workspace, caller: Caller, payload: Any, inspect: Inspector) -> RegisteredQuery:
+    """Register a query.
+
+    Args:
+        ws: the workspace
+        caller: needs the role developer
+        payload: the JSON object of the query
+        inspect: inspects the SQL of the draft
+
+    Raises:
+        Invalid: the payload is invalid, or the result can never match the schema (query_does_not_fit)
+        AlreadyExists: a query of that name exists
+    """
     caller.require(Role.DEVELOPER)
-    draft = query.drafted(payload)
-    datasets = _fitting(ws, caller, payload, draft, inspected)
+    draft = query.parse_new_query(payload)
+    datasets = _inspect_draft(ws, caller, payload, draft, inspect)
     with ws.db.write(caller) as tx:
-        made = Query(queries.new_id(), draft, datasets, 1, tx.now, tx.now, caller.user, tx.now, caller.user)
-        queries.insert(tx, made)
-    return made
-
-
-def show(ws: Workspace, caller: Caller, key: str) -> Query:
-    """A query by its id or its name."""
-    with _reading(ws, caller, key) as (_, one):
-        return one
-
-
-def search(ws: Workspace, caller: Caller, options: Options) -> Page[Query]:
-    caller.require(Role.VIEWER)
-    with ws.db.read(caller) as tx:
-        return queries.search(tx, options)
+        created = RegisteredQuery(uuid4(), draft, datasets, 1, tx.now, tx.now, caller.user, tx.now, caller.user)
+        query_store.insert(tx, created)
+    return created
 
 
 def replace_with(
-    ws: Workspace, caller: Caller, key: str, payload: Any, expected: Expected | None, inspected: Inspected
-) -> Query:
-    """Put name, description, SQL, parameters and schema in place of what is there."""
+    ws: Workspace, caller: Caller, key: str, payload: Any, expected: VersionPrecondition | None, inspect: Inspector
+) -> RegisteredQuery:
+    """Replace name, description, SQL, parameters and schema of a query.
+
+    Raises:
+        Conflict: the query has another version than expected
+        Invalid: the payload is invalid, or the result can never match the schema (query_does_not_fit)
+    """
     caller.require(Role.DEVELOPER)
-    meant = meant_for(expected, query.entity(payload))
-    with _reading(ws, caller, key) as (_, before):
-        for each in meant:
-            each.check(before.version, queries.was_changed(before))
-    draft = query.revised(before, payload)
-    members = kept.changed(before.draft, draft, query.MEMBERS)
-    query.assert_editable(before.state, members)
+    preconditions = required_versions(expected, query.unwrap_query(payload))
+    before = show(ws, caller, key)
+    _registry.check(before, preconditions)
+    draft = query.parse_query_update(before, payload)
+    members = _registry.changed_members(before, draft)
     if not members:
         return before
-    # Nobody waits for the look at the SQL. Whoever changes the query meanwhile comes first: its version is compared.
-    looked = _fitting(ws, caller, payload, draft, inspected) if members & _MEANING else before.datasets
+    # The inspection runs outside the transaction. `query_store.replace` detects a concurrent change by the version.
+    datasets = _inspect_draft(ws, caller, payload, draft, inspect) if members & _INSPECTED_MEMBERS else before.datasets
     with ws.db.write(caller) as tx:
-        after = replace(
-            before,
-            draft=draft,
-            datasets=looked,
-            version=before.version + 1,
-            updated_at=tx.now,
-            updated_by=caller.user,
-        )
-        queries.replace(tx, before, after)
+        after = next_revision(before, tx.now, caller.user, draft=draft, datasets=datasets)
+        query_store.replace(tx, before, after)
     return after
 
 
-def move(ws: Workspace, caller: Caller, key: str, payload: Any, expected: Expected | None) -> Query:
-    """Take a query to another state: `{"to", "version", "reason"?}`."""
+def change_state(
+    ws: Workspace, caller: Caller, key: str, payload: Any, expected: VersionPrecondition | None
+) -> RegisteredQuery:
+    """Change the lifecycle state of a query; the payload is `{"to", "version", "reason"?}`."""
     caller.require(Role.DEVELOPER)
-    to, reason = lifecycle.asked_state(payload)
-    caller.require(lifecycle.least_role(to))
-    meant = meant_for(expected, payload)
-    with ws.db.write(caller) as tx:
-        before = _held(tx, key)
-        transition = lifecycle.transition(before.state, to, "query")
-        caller.require(transition.role)
-        for each in meant:
-            each.check(before.version, queries.was_changed(before))
-        after = replace(
-            before,
-            draft=replace(before.draft, state=to),
-            version=before.version + 1,
-            state_changed_at=tx.now,
-            updated_at=tx.now,
-            updated_by=caller.user,
-        )
-        queries.replace(tx, before, after, transition.verb, reason)
-    return after
+    to, reason = lifecycle.parse_transition(payload)
+    caller.require(lifecycle.min_role(to))
+    return _registry.change_state(ws, caller, key, to, reason, required_versions(expected, payload))
 
 
-def remove(ws: Workspace, caller: Caller, key: str, expected: Expected | None) -> None:
-    caller.require(Role.ADMIN)
-    with ws.db.write(caller) as tx:
-        held = _held(tx, key)
-        if expected:
-            expected.check(held.version, queries.was_changed(held))
-        queries.remove(tx, held)
+def load_query(tx: CatalogTransaction, key: str) -> RegisteredQuery:
+    """Return a query by its id or its name. Text in the form of an id is an id, so that no name can hide a query."""
+    if id := parse_uuid(key):
+        return query_store.find(tx, id)
+    if has_invalid_characters(key):
+        raise query_store.not_found(ascii(key[:300])[1:-1])
+    return query_store.find_by_name(tx, key)
 
 
-def versions(ws: Workspace, caller: Caller, key: str, *, before: int, limit: int) -> list[Revision]:
-    """Its versions, the newest first."""
-    with _reading(ws, caller, key) as (tx, one):
-        return queries.versions(tx, one.id, before=before, limit=min(limit, schemas.MAX_VERSIONS))
-
-
-def version(ws: Workspace, caller: Caller, key: str, number: int) -> Revision:
-    with _reading(ws, caller, key) as (tx, one):
-        return queries.version(tx, one.id, number)
-
-
-def found(tx: Tx, key: str) -> Query:
-    """A query by its id or its name. What looks like an id is one, so that nobody can hide a query behind its own id."""
-    if id := uuid(key):
-        return queries.find(tx, id)
-    if unstorable(key):
-        raise queries.not_found(ascii(key[:300])[1:-1])
-    return queries.named(tx, key)
-
-
-def _fitting(ws: Workspace, caller: Caller, payload: Any, draft: Draft, inspected: Inspected) -> tuple[Reference, ...]:
-    """The datasets that a draft reads, if its SQL and its schema go together as far as one can tell."""
-    schemas.show(ws, caller, query.entity(payload)["returns_schema_id"])  # a type before the id must be its own
-    seen = inspected(draft)
-    query.check_placeholders(draft, seen.parameters_in_sql)
-    if seen.problems:
-        count, first = len(seen.problems), seen.problems[0]
+def _inspect_draft(
+    ws: Workspace, caller: Caller, payload: Any, draft: QueryDraft, inspect: Inspector
+) -> tuple[QueryDatasetRef, ...]:
+    """Return the datasets that a draft reads; raise Invalid if its result can never match its schema."""
+    schemas.show(
+        ws, caller, query.unwrap_query(payload)["returns_schema_id"]
+    )  # checks that a type in front of the id is the type of the schema
+    inspection = inspect(draft)
+    query.check_placeholders(draft, inspection.parameters_in_sql)
+    if inspection.mismatches:
+        first = inspection.mismatches[0]
         hint = f" ({first['hint']})" if "hint" in first else ""
         raise Invalid(
             "query_does_not_fit",
-            f"the result can never fit the schema: {count} field{'s do' if count > 1 else ' does'} not match, "
-            f"the first is: {first['message']}{hint}",
+            {"count": len(inspection.mismatches), "first": first["message"], "hint": hint},
             schema_id=str(draft.returns_schema_id),
-            errors=[{"pointer": "/sql", **problem} for problem in seen.problems],
+            errors=[{"pointer": "/sql", **mismatch} for mismatch in inspection.mismatches],
         )
-    return seen.datasets
-
-
-@contextmanager
-def _reading(ws: Workspace, caller: Caller, key: str) -> Iterator[tuple[Tx, Query]]:
-    caller.require(Role.VIEWER)
-    with ws.db.read(caller) as tx:
-        yield tx, found(tx, key)
-
-
-def _held(tx: Tx, key: str) -> Query:
-    return queries.hold(tx, found(tx, key).id)
+    return inspection.datasets

@@ -1,4 +1,4 @@
-"""Answers that stay true: what they are of is part of their key. The ones that nobody asks for go first."""
+"""LRU cache of query results, bounded in bytes. Keys include every input version, so entries never become stale."""
 
 import sys
 import threading
@@ -7,40 +7,42 @@ from collections.abc import Hashable
 from typing import Generic, TypeVar
 
 _Value = TypeVar("_Value")
-_SHARE = 4  # of all room, that one answer may take
-_ENTRY = 1_000  # bytes that an entry takes besides its key and what it holds
+_MAX_ENTRY_SHARE = 4  # one entry may take a quarter of the cache
+_ENTRY_OVERHEAD_BYTES = 1_000  # memory of an entry, besides its key and its value
 
 
-class Cache(Generic[_Value]):
-    def __init__(self, most_bytes: int) -> None:
-        self._most, self._held = most_bytes, 0
-        self._kept: OrderedDict[Hashable, tuple[_Value, int]] = OrderedDict()
+class ResultCache(Generic[_Value]):
+    """A cache that threads may share."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes, self._bytes = max_bytes, 0
+        self._entries: OrderedDict[Hashable, tuple[_Value, int]] = OrderedDict()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._entries)
 
     def get(self, key: Hashable) -> _Value | None:
         with self._lock:
-            if key not in self._kept:
+            if key not in self._entries:
                 return None
-            self._kept.move_to_end(key)
-            return self._kept[key][0]
+            self._entries.move_to_end(key)
+            return self._entries[key][0]
 
     def put(self, key: Hashable, value: _Value, size: int) -> None:
-        """Keep it, if it is not too large. `size` is of the value; what else it takes is counted here."""
-        size += _ENTRY + _weight(key)
-        if size > self._most // _SHARE:
+        """Add a value of `size` bytes, unless it is too large; key and overhead are added to the size."""
+        size += _ENTRY_OVERHEAD_BYTES + _key_bytes(key)
+        if size > self._max_bytes // _MAX_ENTRY_SHARE:
             return
         with self._lock:
-            _, before = self._kept.pop(key, (None, 0))
-            self._kept[key] = (value, size)
-            self._held += size - before
-            while self._held > self._most:
-                _, (_, gone) = self._kept.popitem(last=False)
-                self._held -= gone
+            _, replaced_size = self._entries.pop(key, (None, 0))
+            self._entries[key] = (value, size)
+            self._bytes += size - replaced_size
+            while self._bytes > self._max_bytes:
+                _, (_, evicted_size) = self._entries.popitem(last=False)
+                self._bytes -= evicted_size
 
 
-def _weight(key: Hashable) -> int:
-    inner = sum(map(_weight, key)) if isinstance(key, tuple) else 0
+def _key_bytes(key: Hashable) -> int:
+    inner = sum(map(_key_bytes, key)) if isinstance(key, tuple) else 0
     return sys.getsizeof(key) + inner

@@ -1,4 +1,4 @@
-"""The first rows of an answer: as many as are asked for, and as fit."""
+"""Cut a query result into a page: the first rows, up to a number of rows and a size."""
 
 from collections.abc import Iterator
 
@@ -7,70 +7,67 @@ import pyarrow.types as pt
 
 from penstock.core.result_schema.field import is_list
 from penstock.errors import Invalid
-from penstock.service.queries.sandbox import Rows
+from penstock.service.queries.sandbox import ResultStream
 
-_VALUE = 4  # bytes that a value counts for at least, however small: written as text it takes more
+_MIN_VALUE_BYTES = 4  # counted for each value, because even a small one takes more as text than in Arrow
 
 
-class Page:
-    """Goes through an answer once. When it has enough it stops, and the process that answers is ended."""
+class ResultPage:
+    """Iterate over the first rows of a result once. At the end of the page the result and its process are closed."""
 
-    def __init__(self, rows: Rows, top: float, most_bytes: int | None) -> None:
-        self._rows, self._top, self._room = rows, top, most_bytes
-        self.more = False  # are there rows after these? Known at the end
+    def __init__(self, rows: ResultStream, top: float, max_bytes: int | None) -> None:
+        """Cut a page of at most `top` rows and `max_bytes` estimated bytes of text."""
+        self._rows, self._top, self._max_bytes = rows, top, max_bytes
+        self.has_more = False  # the result has rows after the page; valid at the end of the iteration
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        top, room, empty = self._top, self._room, True
+        top, available_bytes, is_empty = self._top, self._max_bytes, True
         for batch in self._rows:
-            fitting = batch.num_rows if room is None else _fitting(batch, room)
-            count = int(min(top, fitting))
+            fitting_rows = batch.num_rows if available_bytes is None else _count_fitting_rows(batch, available_bytes)
+            count = int(min(top, fitting_rows))
             if count < batch.num_rows:
-                if empty and fitting == 0 < top:
-                    raise _too_large(self._room)
-                self.more = True
+                if is_empty and fitting_rows == 0 < top:
+                    raise Invalid("query_too_large.row", {"limit": self._max_bytes})
+                self.has_more = True
                 self._rows.close()
                 if count:
-                    yield _copied(batch.slice(0, count))
+                    yield _copy(batch.slice(0, count))
                 return
             yield batch
-            empty = empty and not count
+            is_empty = is_empty and not count
             top -= count
-            room = None if room is None else room - weight(batch)
+            available_bytes = None if available_bytes is None else available_bytes - estimated_text_bytes(batch)
 
 
-def weight(batch: pa.RecordBatch) -> int:
-    """How much it is to write down as text: its bytes, and something for each value."""
-    return int(batch.nbytes) + _VALUE * sum(map(_values, batch.columns))
+def estimated_text_bytes(batch: pa.RecordBatch) -> int:
+    """Estimate the size of a batch as text: its bytes and a constant for each value."""
+    return int(batch.nbytes) + _MIN_VALUE_BYTES * sum(map(_count_values, batch.columns))
 
 
-def _values(column: pa.Array) -> int:
+def _count_values(column: pa.Array) -> int:
     if is_list(column.type):
-        return len(column) + _values(column.flatten())
+        return len(column) + _count_values(column.flatten())
     if pt.is_map(column.type):
-        ends = column.offsets
-        first, count = ends[0].as_py(), ends[-1].as_py() - ends[0].as_py()
-        return len(column) + sum(_values(inner.slice(first, count)) for inner in (column.keys, column.items))
+        offsets = column.offsets
+        first, count = offsets[0].as_py(), offsets[-1].as_py() - offsets[0].as_py()
+        return len(column) + sum(_count_values(inner.slice(first, count)) for inner in (column.keys, column.items))
     if pt.is_struct(column.type):
-        return len(column) + sum(map(_values, column.flatten()))
+        return len(column) + sum(map(_count_values, column.flatten()))
     return len(column)
 
 
-def _fitting(batch: pa.RecordBatch, room: int) -> int:
-    """How many of its first rows have room."""
-    if weight(batch) <= room:
+def _count_fitting_rows(batch: pa.RecordBatch, available_bytes: int) -> int:
+    """Return the number of leading rows that fit, by binary search."""
+    if estimated_text_bytes(batch) <= available_bytes:
         return int(batch.num_rows)
-    low, high = 0, batch.num_rows  # so many have room; so many have none
+    low, high = 0, batch.num_rows  # `low` rows fit, `high` rows do not
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if weight(batch.slice(0, middle)) <= room else (low, middle)
+        fits = estimated_text_bytes(batch.slice(0, middle)) <= available_bytes
+        low, high = (middle, high) if fits else (low, middle)
     return low
 
 
-def _copied(part: pa.RecordBatch) -> pa.RecordBatch:
-    """Without the rest of the batch that it is a part of."""
+def _copy(part: pa.RecordBatch) -> pa.RecordBatch:
+    """Copy a slice, so that the rest of its batch can be freed."""
     return pa.ipc.read_record_batch(part.serialize(), part.schema)
-
-
-def _too_large(limit: int | None) -> Invalid:
-    told = f"one row has more than {limit:,} bytes; ask for fewer fields, or for the rows as Arrow"
-    return Invalid("query_too_large", told)

@@ -1,39 +1,50 @@
-"""Which version a change was made for: what somebody else has changed since is not overwritten."""
+"""Optimistic concurrency control: apply a change only to the version that the client has read."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+from penstock.core.registry.revisions import RegistryEntry
 from penstock.errors import Conflict, Invalid
+
+_Entry = TypeVar("_Entry", bound=RegistryEntry)
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
-    """Which version a change was made for. One that came as a condition of the request is refused as such."""
+class VersionPrecondition:
+    """The versions that a change was made for: the current version must be one of them."""
 
-    version: int | None  # None: any, as long as there is one
-    condition: bool = False
+    versions: tuple[int, ...] | None  # None: any version of an entity that exists (If-Match: *)
+    from_header: bool = False  # sent in If-Match, so a mismatch is "precondition failed"
 
-    def check(self, version: int, was_changed: Conflict) -> None:
-        """Refuse what was made for another version than this one, which `was_changed` tells about."""
-        if self.version not in (None, version):
-            told = was_changed
-            raise Conflict("precondition_failed", told.message, **told.context) if self.condition else told
+    def check(self, current: _Entry, conflict: Callable[[_Entry], Conflict]) -> None:
+        """Raise an error if the change was made for another version than the current one.
+
+        Args:
+            current: the stored entry
+            conflict: creates the error from the stored entry
+
+        Raises:
+            Conflict: the versions differ
+        """
+        if self.versions is None or current.version in self.versions:
+            return
+        error = conflict(current)
+        raise Conflict("precondition_failed", error.message, **error.context) if self.from_header else error
 
 
-def meant_for(condition: Expected | None, payload: Mapping[str, Any]) -> list[Expected]:
-    """The version that a change is made for, as a condition and as the payload has it. What is sent must be right."""
+def required_versions(condition: VersionPrecondition | None, payload: Mapping[str, Any]) -> list[VersionPrecondition]:
+    """Return the preconditions of a change, from If-Match and from `version` in the payload.
+
+    Raises:
+        Invalid: neither is present, or `version` is not a positive integer
+    """
     number = payload.get("version")
     if number is None and condition is None:
-        raise Invalid(
-            "no_version",
-            "say which version the change is made for: as `version` in the body, or in an If-Match header",
-            errors=[{"pointer": "/version", "message": "version is required"}],
-        )
+        raise Invalid("missing_version", errors=[{"pointer": "/version", "message": "version is required"}])
     if number is not None and (type(number) is not int or number < 1):
         raise Invalid(
-            "bad_version",
-            "version must be a whole number from 1 on",
-            errors=[{"pointer": "/version", "message": "send the version that you have read"}],
+            "bad_version.not_positive",
+            errors=[{"pointer": "/version", "message": "version must be the version that was read, 1 or higher"}],
         )
-    return [*([condition] if condition else []), *([Expected(number)] if number else [])]
+    return [*([condition] if condition else []), *([VersionPrecondition((number,))] if number else [])]

@@ -1,84 +1,120 @@
-"""The registry: schemas of what queries return, from their first draft to the archive."""
+"""Result schemas in the registry: create, change, compare, validate rows, deprecate and archive."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
-from penstock.catalog import result_schemas as schemas
-from penstock.catalog.database import Tx
-from penstock.catalog.odata_sql import Page
-from penstock.core import result_schema as contract
-from penstock.core.registry import gts
-from penstock.core.registry import revisions as kept
-from penstock.core.registry import lifecycle
-from penstock.core.registry import schema_entry as registry
-from penstock.core.caller import Caller, Role, person
-from penstock.core.result_schema import Verdict
-from penstock.core.registry.lifecycle import State
-from penstock.core.odata import Compare, In, Literal, Node, Options
-from penstock.core.odata.nodes import walk
-from penstock.core.payload.json_patch import merged, patched
-from penstock.core.registry.schema_entry import Draft, Entry, Revision
+from penstock.catalog import result_schemas
+from penstock.catalog.database import CatalogTransaction
+from penstock.catalog.result_schemas import schema_store
+from penstock.core import result_schema
+from penstock.core.caller import Caller, Role, user_id
+from penstock.core.odata import (
+    Node,
+    ODataAnd,
+    ODataCompare,
+    ODataComparison,
+    ODataField,
+    ODataIn,
+    ODataLiteral,
+    ODataOr,
+    QueryOptions,
+)
+from penstock.core.paging import SearchPage
+from penstock.core.payload.json_patch import apply_json_patch, apply_merge_patch
+from penstock.core.payload.object_reader import unwrap_patch
+from penstock.core.registry import gts, lifecycle, revisions, schema_entry
+from penstock.core.registry.lifecycle import LifecycleState
+from penstock.core.registry.schema_entry import SchemaDraft, SchemaEntry, SchemaRevision
+from penstock.core.result_schema import ValidationReport
 from penstock.errors import Conflict, NotFound, Unsupported
-from penstock.service.registry.preconditions import Expected, meant_for
+from penstock.service.registry.preconditions import VersionPrecondition, required_versions
+from penstock.service.registry.versioned import LifecycleRegistry
 from penstock.service.workspace import Workspace
 
-FIELDS = schemas.FIELDS  # that can be searched
-_SINCE_EVER = datetime(2026, 1, 1, tzinfo=UTC)
-_NOBODY = person("penstock", "built-in")
-MAX_VERSIONS = 200  # of a history, at once
+SEARCH_FIELDS = schema_store.fields
+_BUILT_IN_CREATED_AT = datetime(2026, 1, 1, tzinfo=UTC)
+_BUILT_IN_AUTHOR = user_id("penstock", "built-in")
 
-TYPES = (
-    Entry(
+BUILT_IN_SCHEMAS = (
+    SchemaEntry(
         gts.parse(gts.QUERY_RETURNS).uuid,
         None,
-        Draft("Query Returns Schema", "What a query returns: rows of scalar fields.", (), None, gts.BASE),
+        SchemaDraft("Query Returns Schema", "What a query returns: rows of scalar fields.", (), None, gts.BASE_TYPE),
         1,
-        _SINCE_EVER,
-        _SINCE_EVER,
-        _NOBODY,
-        _SINCE_EVER,
-        _NOBODY,
+        _BUILT_IN_CREATED_AT,
+        _BUILT_IN_CREATED_AT,
+        _BUILT_IN_AUTHOR,
+        _BUILT_IN_CREATED_AT,
+        _BUILT_IN_AUTHOR,
     ),
-)  # the types of which entries can be made: they belong to everybody, and nobody changes them
+)  # abstract types: visible to all tenants and immutable
 
 
-def create(ws: Workspace, caller: Caller, payload: Any) -> Entry:
+class _SchemaRegistry(LifecycleRegistry[SchemaEntry, SchemaRevision]):
+    def find(self, tx: CatalogTransaction, key: str) -> SchemaEntry:
+        return _require_matching_type(self.store.find(tx, _parse_key(key)), key)
+
+    def lock(self, tx: CatalogTransaction, key: str) -> SchemaEntry:
+        if _built_in(key):
+            raise Unsupported("built_in_type")
+        return _require_matching_type(self.store.find_for_update(tx, _parse_key(key)), key)
+
+
+_registry = _SchemaRegistry(schema_store, delete_role=Role.ADMIN, editable=lifecycle.EDITABLE)
+delete, list_versions, get_version = _registry.delete, _registry.list_versions, _registry.get_version
+
+
+def create(ws: Workspace, caller: Caller, payload: Any) -> SchemaEntry:
+    """Create a result schema from a JSON payload."""
     caller.require(Role.DEVELOPER)
-    draft = registry.drafted(registry.entity(payload))
+    draft = schema_entry.parse_new_schema(schema_entry.unwrap_schema(payload))
     with ws.db.write(caller) as tx:
-        entry = Entry(schemas.new_id(), caller.tenant, draft, 1, tx.now, tx.now, caller.user, tx.now, caller.user)
-        schemas.insert(tx, entry)
+        entry = SchemaEntry(uuid4(), caller.tenant, draft, 1, tx.now, tx.now, caller.user, tx.now, caller.user)
+        schema_store.insert(tx, entry)
     return entry
 
 
-def show(ws: Workspace, caller: Caller, key: str) -> Entry:
+def show(ws: Workspace, caller: Caller, key: str) -> SchemaEntry:
+    """Return a result schema, or a built-in type, by UUID or GTS id."""
     caller.require(Role.VIEWER)
-    if built_in := _built_in(key):
-        return built_in
-    with ws.db.read(caller) as tx:
-        return _keyed(schemas.find(tx, _id(key)), key)
+    return _built_in(key) or _registry.show(ws, caller, key)
 
 
-def search(ws: Workspace, caller: Caller, options: Options) -> Page[Entry]:
+def search(ws: Workspace, caller: Caller, options: QueryOptions) -> SearchPage[SchemaEntry]:
+    """Return one page of the result schemas that match the options."""
     caller.require(Role.VIEWER)
-    # A type is shown to those who ask for types: the tenant's own schemas are never of the abstract type.
-    types = TYPES if options.filter is not None and _names_the_base(options.filter) else ()
+    # Built-in types appear only if the filter selects them by type or id; they must also match the whole filter.
+    types = [entry for entry in BUILT_IN_SCHEMAS if options.filter is not None and _selects(options.filter, entry)]
     with ws.db.read(caller) as tx:
-        return schemas.search(tx, options, types)
+        return schema_store.search(tx, options, types)
 
 
 def replace_with(
-    ws: Workspace, caller: Caller, key: str, payload: Any, expected: Expected | None, *, force: bool = False
-) -> Entry:
-    """Put name, description, fields and metadata in place of what is there."""
+    ws: Workspace, caller: Caller, key: str, payload: Any, expected: VersionPrecondition | None, *, force: bool = False
+) -> SchemaEntry:
+    """Replace name, description, fields and metadata.
+
+    Args:
+        ws: the workspace
+        caller: the caller
+        key: UUID or GTS id of the schema
+        payload: the new state; its `version` is a precondition
+        expected: precondition of If-Match
+        force: apply a change that breaks referencing queries (admin only)
+    """
     _assert_editor(caller, force=force)
-    entity = registry.entity(payload)
-    return _changed(
-        ws, caller, key, meant_for(expected, entity), lambda entry: registry.revised(entry, entity), force=force
+    entity = schema_entry.unwrap_schema(payload)
+    return _change(
+        ws,
+        caller,
+        key,
+        required_versions(expected, entity),
+        lambda entry: schema_entry.parse_schema_update(entry, entity),
+        force=force,
     )
 
 
@@ -87,177 +123,150 @@ def patch(
     caller: Caller,
     key: str,
     changes: Any,
-    expected: Expected | None,
+    expected: VersionPrecondition | None,
     *,
-    by_operations: bool,
+    is_json_patch: bool,
     force: bool = False,
-) -> Entry:
-    """Change some members: by a JSON Merge Patch, or by the operations of a JSON Patch."""
+) -> SchemaEntry:
+    """Change some members with a JSON Merge Patch or a JSON Patch; see `replace_with` for the other arguments."""
     _assert_editor(caller, force=force)
-    if not by_operations:
-        changes = registry.entity(changes)
-        registry.assert_patchable(changes)
-    meant = meant_for(expected, _tested(changes) if by_operations else changes)
+    if is_json_patch:
+        changes = unwrap_patch(changes)
+    else:
+        changes = schema_entry.unwrap_schema(changes)
+        schema_entry.assert_patchable(changes)
+    preconditions = required_versions(expected, _tested_version(changes) if is_json_patch else changes)
 
-    def draft(entry: Entry) -> Draft:
-        now = entry.as_json()
-        after = patched(now, changes) if by_operations else merged(now, {**changes, "version": entry.version})
-        return registry.revised(entry, registry.entity(after))
+    def apply_patch(entry: SchemaEntry) -> SchemaDraft:
+        current = entry.as_json()
+        after = (
+            apply_json_patch(current, changes)
+            if is_json_patch
+            else apply_merge_patch(current, {**changes, "version": entry.version})
+        )
+        return schema_entry.parse_schema_update(entry, schema_entry.unwrap_schema(after))
 
-    return _changed(ws, caller, key, meant, draft, force=force)
-
-
-def move(ws: Workspace, caller: Caller, key: str, payload: Any, expected: Expected | None) -> Entry:
-    """Take a schema to another state: `{"to", "version", "reason"?}`."""
-    asked = payload.get("to") if isinstance(payload, dict) else None
-    to = next((state for state in State if state.value == asked), None)
-    caller.require(lifecycle.least_role(to) if to else Role.DEVELOPER)
-    to, reason = lifecycle.asked_state(payload)
-    meant = meant_for(expected, payload)
-    with ws.db.write(caller) as tx:
-        before = _held(tx, key)
-        transition = lifecycle.transition(before.draft.state, to)
-        caller.require(transition.role)
-        for each in meant:
-            each.check(before.version, schemas.was_changed(before))
-        return _moved(tx, before, to, transition.verb, reason)
+    return _change(ws, caller, key, preconditions, apply_patch, force=force)
 
 
-def delete(ws: Workspace, caller: Caller, key: str, expected: Expected | None) -> None:
-    caller.require(Role.ADMIN)
-    with ws.db.write(caller) as tx:
-        entry = _held(tx, key)
-        if expected:
-            expected.check(entry.version, schemas.was_changed(entry))
-        schemas.remove(tx, entry.id)
-        tx.audit("schema.delete", {"schema_id": entry.id, "version": entry.version})
+def change_state(
+    ws: Workspace, caller: Caller, key: str, payload: Any, expected: VersionPrecondition | None
+) -> SchemaEntry:
+    """Change the lifecycle state of a schema with `{"to", "version", "reason"?}`.
 
-
-def versions(ws: Workspace, caller: Caller, key: str, *, before: int, limit: int) -> list[Revision]:
-    """Its versions, the newest first."""
-    with _reading(ws, caller, key) as (tx, entry):
-        return schemas.versions(tx, entry.id, before=before, limit=min(limit, MAX_VERSIONS))
-
-
-def version(ws: Workspace, caller: Caller, key: str, number: int) -> Revision:
-    with _reading(ws, caller, key) as (tx, entry):
-        return schemas.version(tx, entry.id, number)
+    Raises:
+        Conflict: the schema has another version, or is to be archived while a query refers to it
+    """
+    state_name = payload.get("to") if isinstance(payload, dict) else None
+    to = next((state for state in LifecycleState if state.value == state_name), None)
+    caller.require(lifecycle.min_role(to) if to else Role.DEVELOPER)
+    to, reason = lifecycle.parse_transition(payload)
+    return _registry.change_state(ws, caller, key, to, reason, required_versions(expected, payload))
 
 
 def diff(ws: Workspace, caller: Caller, key: str, first: int, second: int) -> dict[str, Any]:
-    """What changed from one version to another."""
-    with _reading(ws, caller, key) as (tx, entry):
-        old, new = (schemas.version(tx, entry.id, number).draft for number in (first, second))
+    """Compare two revisions of a schema."""
+    with _registry.reading(ws, caller, key) as (tx, entry):
+        old, new = (schema_store.version(tx, entry.id, number).draft for number in (first, second))
     return _difference(old, new) | {"from": first, "to": second}
 
 
-def compatibility(ws: Workspace, caller: Caller, key: str, payload: Any) -> dict[str, Any]:
-    """What a change would do, before it is made."""
-    entity = registry.entity(payload)
-    with _reading(ws, caller, key) as (tx, entry):
-        referenced = schemas.reference_count(tx, entry.id)
-    after = registry.revised(entry, {"name": entry.draft.name, **entity})
-    told = _difference(entry.draft, after)
+def check_compatibility(ws: Workspace, caller: Caller, key: str, payload: Any) -> dict[str, Any]:
+    """Report the effect of a change on referencing queries without applying it."""
+    entity = schema_entry.unwrap_schema(payload)
+    with _registry.reading(ws, caller, key) as (tx, entry):
+        query_count = result_schemas.count_references(tx, entry.id)
+    after = schema_entry.parse_schema_update(entry, {"name": entry.draft.name, **entity})
+    difference = _difference(entry.draft, after)
     try:
-        lifecycle.assert_editable(entry.draft.state, kept.changed(entry.draft, after, lifecycle.MEMBERS))
-        accepted = not (told["breaking"] and referenced)
+        _registry.changed_members(entry, after)
+        accepted = not (difference["breaking"] and query_count)
     except Unsupported:
         accepted = False
-    return told | {"query_count": referenced, "accepted": accepted}
+    return difference | {"query_count": query_count, "accepted": accepted}
 
 
-def references(ws: Workspace, caller: Caller, key: str) -> dict[str, Any]:
-    """The queries that refer to it."""
-    with _reading(ws, caller, key) as (tx, entry):
-        return {"query_count": schemas.reference_count(tx, entry.id), "queries": schemas.references(tx, entry.id)}
+def list_references(ws: Workspace, caller: Caller, key: str) -> dict[str, Any]:
+    """Return the queries that reference a schema."""
+    with _registry.reading(ws, caller, key) as (tx, entry):
+        return {
+            "query_count": result_schemas.count_references(tx, entry.id),
+            "queries": result_schemas.list_references(tx, entry.id),
+        }
 
 
-def validate(ws: Workspace, caller: Caller, key: str, rows: Any, *, strict: bool = False) -> Verdict:
-    """Do rows fit the schema?"""
-    return contract.check_rows(show(ws, caller, key).draft.fields, rows, strict=strict)
+def validate(ws: Workspace, caller: Caller, key: str, rows: Any, *, strict: bool = False) -> ValidationReport:
+    """Validate rows against a schema."""
+    return result_schema.check_rows(show(ws, caller, key).draft.fields, rows, strict=strict)
 
 
-def json_schema(ws: Workspace, caller: Caller, key: str) -> dict[str, Any]:
+def export_json_schema(ws: Workspace, caller: Caller, key: str) -> dict[str, Any]:
+    """Return a schema as a JSON Schema document of one row."""
     draft = show(ws, caller, key).draft
-    return contract.json_schema(draft.name, draft.description, draft.fields)
+    return result_schema.json_schema(draft.name, draft.description, draft.fields)
 
 
 @dataclass(frozen=True, slots=True)
-class Archived:
-    """What the archive job did for a tenant."""
+class ArchiveReport:
+    """Result of the archive job for one tenant."""
 
-    archived: tuple[Entry, ...] = ()
-    referenced: tuple[tuple[Entry, int], ...] = ()  # due, but still used by so many queries
+    archived: tuple[SchemaEntry, ...] = ()
+    referenced: tuple[tuple[SchemaEntry, int], ...] = ()  # due, with the number of queries that still reference them
 
 
-def archive(ws: Workspace, caller: Caller, *, days: int, now: datetime | None = None) -> Archived:
-    """Archive the schemas that were deprecated `days` ago or earlier, unless a query still refers to them."""
+def archive_deprecated(ws: Workspace, caller: Caller, *, days: int, now: datetime | None = None) -> ArchiveReport:
+    """Archive schemas that were deprecated at least `days` ago, unless a query still references them."""
     caller.require(Role.ADMIN)
     now = now or ws.db.clock()
     archived, referenced = [], []
     with ws.db.read(caller) as tx:
-        found = schemas.deprecated(tx)
+        found = result_schemas.list_deprecated(tx)
     for entry in found:
-        if not lifecycle.archive_due(entry.state_changed_at, now, days):
+        if not lifecycle.is_archive_due(entry.state_changed_at, now, days):
             continue
-        with suppress(NotFound), ws.db.write(caller) as tx:  # one at a time: nobody waits long for a long list
-            current = schemas.hold(tx, entry.id)
-            if current.draft.state is not State.DEPRECATED or current.state_changed_at != entry.state_changed_at:
+        with suppress(NotFound), ws.db.write(caller) as tx:  # one transaction each: short locks
+            current = schema_store.find_for_update(tx, entry.id)
+            if (
+                current.draft.state is not LifecycleState.DEPRECATED
+                or current.state_changed_at != entry.state_changed_at
+            ):
                 continue
-            if count := schemas.reference_count(tx, entry.id):
+            if count := result_schemas.count_references(tx, entry.id):
                 referenced.append((current, count))
                 continue
-            archived.append(_moved(tx, current, State.ARCHIVED, "archive", f"deprecated for {days} days", now))
-    return Archived(tuple(archived), tuple(referenced))
+            reason = f"deprecated for {days} days"
+            archived.append(_registry.set_state(tx, current, LifecycleState.ARCHIVED, "archive", reason, now))
+    return ArchiveReport(tuple(archived), tuple(referenced))
 
 
-def archiver(tenant: UUID) -> Caller:
-    """The one in whose name the archive job works."""
-    return Caller(tenant, person("penstock", "archive"), "the archive job", Role.ADMIN)
+def archive_caller(tenant: UUID) -> Caller:
+    """Return the system caller of the archive job."""
+    return Caller(tenant, user_id("penstock", "archive"), "the archive job", Role.ADMIN)
 
 
-def sunset(entry: Entry, days: int) -> datetime:
-    """When a deprecated schema will be archived."""
+def sunset_at(entry: SchemaEntry, days: int) -> datetime:
+    """Return the time when a deprecated schema will be archived."""
     return entry.state_changed_at + timedelta(days=days)
 
 
-def _changed(
+def _change(
     ws: Workspace,
     caller: Caller,
     key: str,
-    meant: Sequence[Expected],
-    draft: Callable[[Entry], Draft],
+    preconditions: Sequence[VersionPrecondition],
+    update: Callable[[SchemaEntry], SchemaDraft],
     *,
     force: bool,
-) -> Entry:
-    with ws.db.write(caller) as tx:
-        before = _held(tx, key)
-        for each in meant:
-            each.check(before.version, schemas.was_changed(before))
-        after = draft(before)
-        members = kept.changed(before.draft, after, lifecycle.MEMBERS)
-        lifecycle.assert_editable(before.draft.state, members)
-        if not members:
+) -> SchemaEntry:
+    with _registry.changing(ws, caller, key, preconditions) as (tx, before):
+        after = update(before)
+        if not _registry.changed_members(before, after):
             return before
-        broken = _broken(tx, before, after)
-        if broken and not force:
-            raise broken
-        entry = replace(before, draft=after, version=before.version + 1, updated_at=tx.now, updated_by=caller.user)
-        schemas.change(tx, before, entry, "update", f"forced: {broken.message}" if broken else None)
-    return entry
-
-
-def _moved(tx: Tx, before: Entry, to: State, verb: str, reason: str | None, now: datetime | None = None) -> Entry:
-    moment = now or tx.now
-    entry = replace(
-        before,
-        draft=replace(before.draft, state=to),
-        version=before.version + 1,
-        state_changed_at=moment,
-        updated_at=moment,
-        updated_by=tx.caller.user,
-    )
-    schemas.change(tx, before, entry, verb, reason)
+        conflict = _breaking_change(tx, before, after)
+        if conflict and not force:
+            raise conflict
+        entry = revisions.next_revision(before, tx.now, caller.user, draft=after)
+        schema_store.replace(tx, before, entry, "update", f"forced: {conflict.message}" if conflict else None)
     return entry
 
 
@@ -265,75 +274,67 @@ def _assert_editor(caller: Caller, *, force: bool) -> None:
     caller.require(Role.ADMIN if force else Role.DEVELOPER)
 
 
-def _broken(tx: Tx, before: Entry, after: Draft) -> Conflict | None:
-    """What there is against a change, if there are readers and it breaks them."""
-    broken = contract.breaking(before.draft.fields, after.fields)
-    if broken and (count := schemas.reference_count(tx, before.id)):
+def _breaking_change(tx: CatalogTransaction, before: SchemaEntry, after: SchemaDraft) -> Conflict | None:
+    """Return the error of a change that breaks queries which reference the schema, or None."""
+    broken = result_schema.breaking_differences(before.draft.fields, after.fields)
+    if broken and (count := result_schemas.count_references(tx, before.id)):
         return Conflict(
-            "breaks_readers",
-            f"{count} quer{'y refers' if count == 1 else 'ies refer'} to the schema, and the change breaks those who read "
-            "them; an admin may do it with force=true",
+            "breaking_change",
             query_count=count,
-            errors=[each.as_json() for each in broken],
+            errors=[change.as_json() for change in broken],
         )
     return None
 
 
-def _difference(old: Draft, new: Draft) -> dict[str, Any]:
-    broken = contract.breaking(old.fields, new.fields)
+def _difference(old: SchemaDraft, new: SchemaDraft) -> dict[str, Any]:
+    broken = result_schema.breaking_differences(old.fields, new.fields)
     return {
-        "members": sorted(kept.changed(old, new, lifecycle.MEMBERS)),
-        "fields": [each.as_json() for each in contract.diff(old.fields, new.fields)],
+        "members": sorted(revisions.changed_members(old, new, lifecycle.MEMBERS)),
+        "fields": [change.as_json() for change in result_schema.diff(old.fields, new.fields)],
         "compatible": not broken,
-        "breaking": [each.as_json() for each in broken],
+        "breaking": [change.as_json() for change in broken],
     }
 
 
-@contextmanager
-def _reading(ws: Workspace, caller: Caller, key: str) -> Iterator[tuple[Tx, Entry]]:
-    caller.require(Role.VIEWER)
-    schema = _id(key)
-    with ws.db.read(caller) as tx:
-        yield tx, _keyed(schemas.find(tx, schema), key)
-
-
-def _held(tx: Tx, key: str) -> Entry:
-    if _built_in(key):
-        raise Unsupported("built_in_type", "this is a type that is built in; it cannot be changed or deleted")
-    return _keyed(schemas.hold(tx, _id(key)), key)
-
-
-def _names_the_base(condition: Node) -> bool:
-    for part in walk(condition):
-        match part:
-            case Compare(_, _, Literal(gts.BASE)):
-                return True
-            case In(_, items) if any(item.value == gts.BASE for item in items):
-                return True
+def _selects(condition: Node, entry: SchemaEntry) -> bool:
+    """Return whether a filter, or an alternative of it, requires the type or the id of an entry."""
+    values = {"type_id": entry.draft.type_id, "id": entry.id}
+    match condition:
+        case ODataAnd(parts) | ODataOr(parts):
+            return any(_selects(part, entry) for part in parts)
+        case ODataCompare(ODataComparison.EQ, ODataField(name, of=None), ODataLiteral(value)):
+            return name in values and value == values[name]
+        case ODataIn(ODataField(name, kind, None), items):
+            return name in values and any(item == ODataLiteral(values[name], kind) for item in items)
     return False
 
 
-def _id(key: str) -> UUID:
-    if (schema := gts.schema_key(key)) is None:
-        raise schemas.not_found(key[:300])
+def _parse_key(key: str) -> UUID:
+    if (schema := gts.parse_schema_id(key)) is None:
+        raise schema_store.not_found(key[:300])
     return schema
 
 
-def _keyed(entry: Entry, key: str) -> Entry:
-    """The entry, if the key that was asked for names it in full: a type before the id must be its own."""
+def _require_matching_type(entry: SchemaEntry, key: str) -> SchemaEntry:
+    """Return the entry if the key has no type before the id, or the type of the entry."""
     if "~" in key and key.removeprefix("gts://").rpartition("~")[0] + "~" != entry.draft.type_id:
-        raise schemas.not_found(key[:300])
+        raise schema_store.not_found(key[:300])
     return entry
 
 
-def _built_in(key: str) -> Entry | None:
+def _built_in(key: str) -> SchemaEntry | None:
     name = key.removeprefix("gts://")
-    return next((entry for entry in TYPES if name.lower() == str(entry.id) or name == entry.gts_id), None)
+    return next((entry for entry in BUILT_IN_SCHEMAS if name.lower() == str(entry.id) or name == entry.gts_id), None)
 
 
-def _tested(operations: Any) -> dict[str, Any]:
-    """The version that the operations test for."""
-    tests = [each for each in operations if isinstance(each, dict)] if isinstance(operations, list) else []
+def _tested_version(operations: Any) -> dict[str, Any]:
+    """Return the version that a JSON Patch tests, as a payload."""
+    objects = [item for item in operations if isinstance(item, dict)] if isinstance(operations, list) else []
     return next(
-        ({"version": e.get("value")} for e in tests if (e.get("op"), e.get("path")) == ("test", "/version")), {}
+        (
+            {"version": item.get("value")}
+            for item in objects
+            if (item.get("op"), item.get("path")) == ("test", "/version")
+        ),
+        {},
     )

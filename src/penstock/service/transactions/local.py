@@ -1,4 +1,4 @@
-"""Several writes that become visible together, or not at all."""
+"""Commit several writes of one process together."""
 
 from types import TracebackType
 from uuid import UUID
@@ -7,80 +7,83 @@ import pyarrow as pa
 
 from penstock.core.caller import Caller
 from penstock.core.dataset.changes import Change, Receipt
-from penstock.core.merge import Merged
+from penstock.core.merge import MergeResult
 from penstock.errors import Unsupported
-from penstock.service.datasets.row_edits import Edited, Editing
-from penstock.service.datasets.merge import Asked, Merging
-from penstock.service.datasets.row_source import Rows, Source
-from penstock.service.datasets.overlay import Working
+from penstock.service.datasets.merge import DatasetMerge, MergeRequest
+from penstock.service.datasets.overlay import DatasetOverlay
+from penstock.service.datasets.row_edits import EditResult, RowEdit
+from penstock.service.datasets.row_source import RowSource, SourceReader
+from penstock.service.datasets.staging import StagingArea
+from penstock.service.datasets.write import load_writable
 from penstock.service.workspace import Workspace
-from penstock.service.datasets.write import Progress, Stage, writable
 
 
-class Transaction:
-    """Writes are staged as they are asked for, and committed at the end of the `with` block; an error drops them all.
+class LocalTransaction:
+    """Stage writes and commit them at the end of the `with` block. An error discards all of them.
 
-    A write sees what those before it have left of its dataset.
+    A write sees the earlier writes of the transaction.
     """
 
     receipt: Receipt | None = None
 
-    def __init__(
-        self, ws: Workspace, caller: Caller, *, key: str | None = None, progress: Progress | None = None
-    ) -> None:
+    def __init__(self, ws: Workspace, caller: Caller, *, key: str | None = None) -> None:
         self._ws, self._caller = ws, caller
-        self._stage = Stage(ws, caller, progress, key)
-        self._written: dict[UUID, Working] = {}
-        self._over = False
+        self._stage = StagingArea(ws, caller, key=key)
+        self._overlays: dict[UUID, DatasetOverlay] = {}
+        self._ended = False
 
-    def append(self, dataset: UUID, source: Source) -> None:
-        working = self._working(dataset)
-        self._apply(working, self._stage.append(working, source))
+    def append(self, dataset: UUID, source: SourceReader) -> None:
+        """Append rows to a dataset."""
+        overlay = self._overlay(dataset)
+        self._apply(overlay, self._stage.append(overlay, source))
 
-    def overwrite(self, dataset: UUID, source: Source, *, base: int | None = None) -> None:
-        working = self._working(dataset)
-        self._apply(working, self._stage.overwrite(working, source, base=base))
+    def overwrite(self, dataset: UUID, source: SourceReader, *, base: int | None = None) -> None:
+        """Replace all rows of a dataset."""
+        overlay = self._overlay(dataset)
+        self._apply(overlay, self._stage.overwrite(overlay, source, base=base))
 
-    def merge(self, dataset: UUID, rows: Rows, asked: Asked) -> Merged:
-        """What it did counts when the transaction is committed; unlike a merge alone it is not redone if overtaken."""
-        working = self._working(dataset)
-        with Merging(self._ws, self._caller, self._stage, rows, asked) as merging:
-            self._apply(working, merging.change(working))
+    def merge(self, dataset: UUID, rows: RowSource, request: MergeRequest) -> MergeResult:
+        """Merge rows into a dataset. If another writer commits first, the transaction fails: the merge is not repeated."""
+        overlay = self._overlay(dataset)
+        with DatasetMerge(self._ws, self._caller, self._stage, rows, request) as merging:
+            self._apply(overlay, merging.change(overlay))
             return merging.merged
 
-    def edit(self, dataset: UUID, ids: pa.Array, rows: pa.Table | None, *, returning: bool = False) -> Edited:
-        """Update rows by their ids; with `rows` None, delete them."""
-        working = self._working(dataset)
-        editing = Editing(self._ws, self._caller, self._stage, ids, rows, returning=returning)
-        self._apply(working, editing.change(working))
-        return editing.edited
+    def edit(self, dataset: UUID, ids: pa.Array, rows: pa.Table | None, *, returning: bool = False) -> EditResult:
+        """Update rows by id, or delete them if `rows` is None."""
+        overlay = self._overlay(dataset)
+        edit = RowEdit(self._ws, self._caller, self._stage, ids, rows, returning=returning)
+        self._apply(overlay, edit.change(overlay))
+        return edit.last_result
 
     def schema(self, dataset: UUID) -> pa.Schema:
-        """The columns that a dataset has by now."""
-        return self._working(dataset).schema
+        """Return the schema of a dataset with the changes of the transaction."""
+        return self._overlay(dataset).schema
 
-    def __enter__(self) -> "Transaction":
+    def __enter__(self) -> "LocalTransaction":
         self._assert_open()
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._assert_open()
-        self._over = True
+        self._ended = True
         with self._stage:
-            if error is None and self._written:
-                self.receipt = self._stage.commit([working.change() for working in self._written.values()])
+            if error is None and self._overlays:
+                self.receipt = self._stage.commit([overlay.change() for overlay in self._overlays.values()])
 
-    def _working(self, dataset: UUID) -> Working:
+    def _overlay(self, dataset: UUID) -> DatasetOverlay:
         self._assert_open()
-        if dataset not in self._written:
-            self._written[dataset] = Working(self._ws, self._caller, writable(self._ws, self._caller, dataset))
-        return self._written[dataset]
+        if dataset not in self._overlays:
+            self._overlays[dataset] = DatasetOverlay(
+                self._ws, self._caller, load_writable(self._ws, self._caller, dataset)
+            )
+        return self._overlays[dataset]
 
-    def _apply(self, working: Working, change: Change) -> None:
-        self._stage.drop(working.apply(change))
+    def _apply(self, overlay: DatasetOverlay, change: Change) -> None:
+        self._stage.drop(overlay.apply(change))
 
     def _assert_open(self) -> None:
-        if self._over:
-            raise Unsupported("transaction_over", "this transaction has ended; begin another")
+        if self._ended:
+            raise Unsupported("transaction_over.local")

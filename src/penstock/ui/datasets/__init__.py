@@ -1,6 +1,5 @@
-"""Datasets: found, looked at in any version, and added to."""
+"""Pages of datasets."""
 
-from penstock.ui.datasets import detail as one
-from penstock.ui.datasets import list as overview
+from penstock.ui.datasets import detail, list
 
-__all__ = ["one", "overview"]
+__all__ = ["detail", "list"]

@@ -1,4 +1,4 @@
-"""One dataset at one version: what it is, its rows, its columns, and how it came to be so."""
+"""Dataset page: one version of a dataset with its rows, columns and versions."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -8,149 +8,170 @@ from urllib.parse import quote, urlencode
 from nicegui import ui
 
 from penstock.core.caller import Role
-from penstock.ui import formatting as shown
-from penstock.ui.api_client import Problem, part
-from penstock.ui.datasets import upload as sending
-from penstock.ui.datasets.columns_tab import Columns
-from penstock.ui.datasets.rows_tab import Rows
-from penstock.ui.datasets.versions_tab import Versions
-from penstock.ui.layout import Visit, heading, once, page, say, told, trouble
+from penstock.ui import formatting
+from penstock.ui.actions import show_errors, single_flight
+from penstock.ui.api_client import ApiError, path_segment
+from penstock.ui.datasets import upload
+from penstock.ui.datasets.columns_tab import ColumnsTab
+from penstock.ui.datasets.rows_tab import RowsTab
+from penstock.ui.datasets.versions_tab import VersionsTab
+from penstock.ui.elements import error_card, heading, notify
+from penstock.ui.layout import page
+from penstock.ui.session import PageSession
 
 _LIST = ("Datasets", "/datasets")
-_TABS = {"Rows": "table_rows", "Columns": "view_column", "Versions": "timeline"}  # and icons
-_OFFERED = 100  # versions to choose from; older ones are among all versions
+_TABS = {"Rows": "table_rows", "Columns": "view_column", "Versions": "timeline"}  # names and icons
+_MAX_OPTIONS = 100  # versions in the select box; the versions tab lists all
 
 Dataset = Mapping[str, Any]
 
 
 @page("/datasets/{name}", "Dataset")
-async def dataset(visit: Visit, name: str, version: str = "", tab: str = "", where: str = "") -> None:
-    """`tab` and `where`: what is looked at, and the condition that rows must fit."""
+async def dataset(session: PageSession, name: str, version: str = "", tab: str = "", where: str = "") -> None:
+    """Show a dataset.
+
+    Args:
+        session: The session of the page.
+        name: Name of the dataset.
+        version: Number of the version; default: the newest.
+        tab: Name of the open tab.
+        where: Filter expression of the rows tab.
+    """
     if version and not (version.isascii() and version.isdigit()):
-        heading("Dataset", above=_LIST)
-        trouble(f"{version[:40]!r} is no version: a version is a number.")
+        heading("Dataset", parent=_LIST)
+        error_card("Invalid version", f"Invalid version {version[:40]!r}. A version is a whole number")
         return
     try:
-        await _Page(visit, name, tab, where).show(int(version) if version else None)
-    except Problem as problem:
-        if problem.status != 404:
+        await _DatasetPage(session, name, tab, where).show(int(version) if version else None)
+    except ApiError as error:
+        if error.status != 404:
             raise
-        heading("Dataset", above=_LIST)
-        trouble(problem.sentence)
+        heading("Dataset", parent=_LIST)
+        error_card("Not found", error.message)
 
 
-class _Page:
-    def __init__(self, visit: Visit, name: str, tab: str, where: str) -> None:
-        self._visit, self._path = visit, f"/datasets/{part(name)}"
+class _DatasetPage:
+    def __init__(self, session: PageSession, name: str, tab: str, where: str) -> None:
+        self._session, self._path = session, f"/datasets/{path_segment(name)}"
         self._tab, self._where = tab if tab in _TABS else "Rows", where
-        self._all = ui.column().classes("w-full gap-4")
+        self._container = ui.column().classes("w-full gap-4")
 
     async def show(self, version: int | None = None) -> None:
-        """The newest version unless another is asked for."""
-        api = self._visit.api
+        """Load and show a version; by default the newest."""
+        api = self._session.api
         dataset = await api.get(self._path)
-        history = (await api.get(f"{self._path}/history", top=_OFFERED))["value"]
+        history = (await api.get(f"{self._path}/history", top=_MAX_OPTIONS))["value"]
         if version is not None and version != dataset["version"]:
-            dataset = await self._then(dataset, version)
-        if self._all.is_deleted:
+            dataset = await self._load_version(dataset, version)
+        if self._container.is_deleted:
             return
-        self._all.clear()
-        with self._all:
+        self._container.clear()
+        with self._container:
             await self._fill(dataset, history)
 
-    async def _then(self, newest: Dataset, version: int) -> Dataset:
-        """The dataset as it was. What cannot be read any more is refused by the service."""
-        columns = await self._visit.api.get(f"{self._path}/schema", version=version)
-        found = await self._visit.api.get(f"{self._path}/history", before=version + 1, top=1)
-        return {**newest, **found["value"][0], "schema": columns["schema"], "newest": newest["version"]}
+    async def _load_version(self, newest: Dataset, version: int) -> Dataset:
+        """Load an older version. The service rejects a version that can no longer be read."""
+        columns = await self._session.api.get(f"{self._path}/schema", version=version)
+        history = await self._session.api.get(f"{self._path}/history", before=version + 1, top=1)
+        return {**newest, **history["value"][0], "schema": columns["schema"], "newest": newest["version"]}
 
     async def _fill(self, dataset: Dataset, history: list[dict[str, Any]]) -> None:
         self._name = dataset["name"]
-        with heading(self._name, above=_LIST):
-            then = f"&version={dataset['version']}" if "newest" in dataset else ""
-            query = f"/queries/new?dataset={part(dataset['name'])}{then}"
-            ui.button("Query it", icon="manage_search", on_click=lambda: ui.navigate.to(query)).props("flat no-caps")
-            if self._visit.may(Role.DEVELOPER) and not dataset["read_only"]:
-                ui.button("Append a file", icon="upload_file", on_click=once(self._append)).props("unelevated no-caps")
+        with heading(self._name, parent=_LIST):
+            version = f"&version={dataset['version']}" if "newest" in dataset else ""
+            query = f"/queries/new?dataset={path_segment(dataset['name'])}{version}"
+            ui.button("Query dataset", icon="manage_search", on_click=lambda: ui.navigate.to(query)).props(
+                "flat no-caps"
+            )
+            if self._session.has_role(Role.DEVELOPER) and not dataset["read_only"]:
+                ui.button("Append a file", icon="upload_file", on_click=single_flight(self._append)).props(
+                    "unelevated no-caps"
+                )
         with ui.row().classes("w-full items-center gap-x-6 gap-y-2"):
-            self._choice(dataset, history)
-            for label, text in facts(dataset):
+            self._show_version_select(dataset, history)
+            for label, text in list_facts(dataset):
                 with ui.column().classes("gap-0"):
                     ui.label(label).classes("text-xs quiet")
                     ui.label(text).classes("break-anywhere")
         if "newest" in dataset:
             with ui.row().classes("w-full gap-2").props("role=note"):
-                ui.label(f"This is how it was at version {dataset['version']:,}; the newest is {dataset['newest']:,}.")
-                ui.link("Show the newest", self._path)
-        await self._tabs(dataset)
+                ui.label(
+                    f"You are viewing version {dataset['version']:,}; the newest version is {dataset['newest']:,}."
+                )
+                ui.link("Show the newest version", self._path)
+        await self._show_tabs(dataset)
 
-    def _choice(self, dataset: Dataset, history: list[dict[str, Any]]) -> None:
-        offered = {each["version"]: option(each) for each in history if not each["swept"]}
-        offered.setdefault(dataset["version"], option(dataset))
-        choice = ui.select(offered, value=dataset["version"], label="Version").props("outlined dense options-dense")
-        choice.classes("w-full sm:w-96").on_value_change(lambda event: self._go(event.value))
+    def _show_version_select(self, dataset: Dataset, history: list[dict[str, Any]]) -> None:
+        options = {entry["version"]: format_version_option(entry) for entry in history if not entry["swept"]}
+        options.setdefault(dataset["version"], format_version_option(dataset))
+        select = ui.select(options, value=dataset["version"], label="Version").props("outlined dense options-dense")
+        select.classes("w-full sm:w-96").on_value_change(lambda event: self._open_version(event.value))
 
-    def _go(self, version: int) -> None:
-        """To another version, and there to what is looked at here."""
-        seen = {"version": str(version), "tab": self._tab, "where": self._rows.kept}
+    def _open_version(self, version: int) -> None:
+        """Open another version with the same tab and filter."""
+        params = {"version": str(version), "tab": self._tab, "where": self._rows_tab.applied_filter}
         ui.navigate.to(
-            f"{self._path}?{urlencode({name: text for name, text in seen.items() if text}, quote_via=quote)}"
+            f"{self._path}?{urlencode({name: text for name, text in params.items() if text}, quote_via=quote)}"
         )
 
-    async def _tabs(self, dataset: Dataset) -> None:
-        here = (self._visit, self._path, dataset)
-        self._rows = Rows(*here)
-        parts: dict[str, Callable[[], Awaitable[None]]] = {
-            "Rows": partial(self._rows.show, self._where),
-            "Columns": Columns(*here).show,
-            "Versions": Versions(*here).show,
+    async def _show_tabs(self, dataset: Dataset) -> None:
+        arguments = (self._session, self._path, dataset)
+        self._rows_tab = RowsTab(*arguments)
+        tabs_by_name: dict[str, Callable[[], Awaitable[None]]] = {
+            "Rows": partial(self._rows_tab.show, self._where),
+            "Columns": ColumnsTab(*arguments).show,
+            "Versions": VersionsTab(*arguments).show,
         }
         filled = {self._tab}
 
-        async def open_(event: Any) -> None:
-            """What is behind a tab is asked for when somebody looks."""
+        async def open_tab(event: Any) -> None:
+            """Load a tab when the user opens it for the first time."""
             self._tab = event.value
             if event.value not in filled:
                 filled.add(event.value)
                 with panels[event.value]:
-                    await told(parts[event.value])()
+                    await show_errors(tabs_by_name[event.value])()
 
-        with ui.tabs(on_change=open_).props("no-caps align=left inline-label dense") as tabs:
-            for each, icon in _TABS.items():
-                ui.tab(each, icon=icon)
+        with ui.tabs(on_change=open_tab).props("no-caps align=left inline-label dense") as tabs:
+            for name, icon in _TABS.items():
+                ui.tab(name, icon=icon)
         panels = {}
         with ui.tab_panels(tabs, value=self._tab, animated=False, keep_alive=True).classes("w-full bg-transparent"):
-            for each in parts:
-                with ui.tab_panel(each).classes("p-0 gap-4") as panels[each]:
+            for name in tabs_by_name:
+                with ui.tab_panel(name).classes("p-0 gap-4") as panels[name]:
                     pass
         with panels[self._tab]:
-            await parts[self._tab]()
+            await tabs_by_name[self._tab]()
 
     async def _append(self) -> None:
-        if receipt := await sending.append(self._visit, self._name):
-            self._where = self._rows.kept
+        if receipt := await upload.append_file(self._session, self._name):
+            self._where = self._rows_tab.applied_filter
             await self.show()
-            with self._all:  # the button that was clicked is gone
-                say(appended(receipt))
+            with self._container:  # the clicked button was deleted with its container
+                notify(describe_append(receipt))
 
 
-def facts(dataset: Dataset) -> list[tuple[str, str]]:
-    """What is known of a version, in a few words each."""
-    told = [
-        ("Rows", shown.count(dataset["rows"])),
-        ("Columns", shown.count(len(dataset["schema"]))),
-        ("Size", f"{shown.size(dataset['bytes'])} in {shown.count(dataset['files'], 'file')}"),
-        ("Changed", f"{shown.ago(dataset['at'])} by {dataset['author']}"),
+def list_facts(dataset: Dataset) -> list[tuple[str, str]]:
+    """Return labels and values that describe a version."""
+    facts = [
+        ("Rows", formatting.format_count(dataset["rows"])),
+        ("Columns", formatting.format_count(len(dataset["schema"]))),
+        ("Size", f"{formatting.format_size(dataset['bytes'])} in {formatting.format_count(dataset['files'], 'file')}"),
+        ("Changed", f"{formatting.format_age(dataset['at'])} by {dataset['author']}"),
     ]
-    return [*told, ("Writing", "read-only")] if dataset["read_only"] else told
+    return [*facts, ("Access", "read-only")] if dataset["read_only"] else facts
 
 
-def option(version: Mapping[str, Any]) -> str:
-    return f"{version['version']:,} · {version['operation']} · {shown.count(version['rows'], 'row')}"
+def format_version_option(version: Mapping[str, Any]) -> str:
+    """Format a version for the select box."""
+    return f"{version['version']:,} · {version['operation']} · {formatting.format_count(version['rows'], 'row')}"
 
 
-def appended(receipt: Mapping[str, Any]) -> str:
+def describe_append(receipt: Mapping[str, Any]) -> str:
+    """Describe the result of an append."""
     (written,) = receipt["written"]
     if receipt["replayed"]:
-        return f"These rows had been appended before, as version {written['version']:,}. Nothing was changed."
-    return f"{shown.count(written['inserted'], 'row')} appended. The newest version is {written['version']:,}."
+        return f"These rows were already appended as version {written['version']:,}. Nothing was changed."
+    return (
+        f"{formatting.format_count(written['inserted'], 'row')} appended. The newest version is {written['version']:,}."
+    )

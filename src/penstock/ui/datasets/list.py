@@ -1,4 +1,4 @@
-"""All datasets, schema by schema: found by words, a page at a time; a new one is made of a file."""
+"""List of datasets, grouped by namespace. New datasets are created from files."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,104 +9,111 @@ from typing import Any
 from nicegui import ui
 
 from penstock.core.caller import Role
-from penstock.ui import formatting as shown
-from penstock.ui.api_client import Api, part, quoted
-from penstock.ui.datasets import upload as sending
-from penstock.ui.layout import Visit, empty, heading, once, page, subheading, told
-from penstock.ui.data_table import Column, grid
-from penstock.ui.search_list import Asked, Rows, Searched, number
+from penstock.ui import formatting
+from penstock.ui.actions import show_errors, single_flight
+from penstock.ui.api_client import ApiClient, odata_string, path_segment
+from penstock.ui.data_table import TableColumn, show_table
+from penstock.ui.datasets import upload
+from penstock.ui.elements import empty_state, heading, subheading
+from penstock.ui.layout import page
+from penstock.ui.search_list import SearchList, SearchParams, SearchRows, parse_page_number
+from penstock.ui.session import PageSession
 
-TOP = 50
-MOST_SCHEMAS = 100  # to choose from
-_ALL = "All schemas"
+PAGE_DATASETS = 50
+MAX_NAMESPACES = 100  # in the select box
+_ALL = "All namespaces"
 _SELECT = "name,schema_name,table_name,schema,rows,bytes,version,at,author,read_only"
 _COLUMNS = (
-    Column("table_name", "Name", link=lambda row: f"/datasets/{part(row['name'])}"),
-    Column("schema", "Columns", lambda columns: shown.count(len(columns)), right=True),
-    Column("rows", "Rows", shown.count, right=True),
-    Column("bytes", "Size", shown.size, right=True),
-    Column("version", "Version", right=True),
-    Column("at", "Changed", shown.ago),
-    Column("author", "By"),
+    TableColumn("table_name", "Name", link=lambda row: f"/datasets/{path_segment(row['name'])}"),
+    TableColumn("schema", "Columns", lambda columns: formatting.format_count(len(columns)), align_right=True),
+    TableColumn("rows", "Rows", formatting.format_count, align_right=True),
+    TableColumn("bytes", "Size", formatting.format_size, align_right=True),
+    TableColumn("version", "Version", align_right=True),
+    TableColumn("at", "Changed", formatting.format_age),
+    TableColumn("author", "Author"),
 )
-_WIDTHS = ("28%", "10%", "12%", "10%", "10%", "16%", "14%")  # so that the tables of all schemas line up
+_WIDTHS = ("28%", "10%", "12%", "10%", "10%", "16%", "14%")  # equal in all tables, so that their columns line up
 
 Dataset = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class InSchema(Asked):
-    """Without another order they come by name, and so schema by schema."""
+class DatasetSearchParams(SearchParams):
+    """A search by words and namespace. The API returns datasets by name, and so by namespace."""
 
-    schema: str | None = None
+    namespace: str | None = None
 
-    def options(self) -> dict[str, Any]:
-        named = f"tolower(schema_name) eq {quoted(self.schema.lower())}" if self.schema else None
-        return {**(super().options() or {}), "filter": named}
+    def odata_options(self) -> dict[str, Any]:
+        filter_ = f"tolower(schema_name) eq {odata_string(self.namespace.lower())}" if self.namespace else None
+        return {**(super().odata_options() or {}), "filter": filter_}
 
-    def address(self) -> dict[str, str]:
-        return super().address() | ({"schema": self.schema} if self.schema else {})
-
-
-def by_schema(datasets: Sequence[Dataset], names: Sequence[str]) -> list[tuple[str, list[Dataset]]]:
-    """The datasets of each schema. Case does not count; a schema is spelled as it is among the names."""
-    spelled = {name.lower(): name for name in names}
-    groups = groupby(datasets, lambda each: str(each["schema_name"]).lower())
-    return [(spelled.get(key, key), list(group)) for key, group in groups]
+    def query_params(self) -> dict[str, str]:
+        return super().query_params() | ({"schema": self.namespace} if self.namespace else {})
 
 
-async def schema_names(api: Api) -> list[str]:
-    """The schemas that have datasets, found by a leap from each to the next."""
-    found: dict[str, str] = {}
-    after = None
-    while len(found) < MOST_SCHEMAS:
-        beyond = None if after is None else f"schema_name gt {quoted(after)}"
-        answer = await api.get("/datasets", filter=beyond, orderby="schema_name", select="schema_name", top=1)
-        if not answer["value"]:
+def group_by_namespace(datasets: Sequence[Dataset], names: Sequence[str]) -> list[tuple[str, list[Dataset]]]:
+    """Group datasets by namespace, ignoring case. A namespace is spelled as in `names`."""
+    spellings = {name.lower(): name for name in names}
+    groups = groupby(datasets, lambda dataset: str(dataset["schema_name"]).lower())
+    return [(spellings.get(key, key), list(group)) for key, group in groups]
+
+
+async def list_namespaces(api: ApiClient) -> list[str]:
+    """List the namespaces that have datasets, with one request per namespace."""
+    namespaces: dict[str, str] = {}
+    last = None
+    while len(namespaces) < MAX_NAMESPACES:
+        filter_ = None if last is None else f"schema_name gt {odata_string(last)}"
+        response = await api.get("/datasets", filter=filter_, orderby="schema_name", select="schema_name", top=1)
+        if not response["value"]:
             break
-        after = answer["value"][0]["schema_name"]
-        found.setdefault(after.lower(), after)
-    return [found[key] for key in sorted(found)]
+        last = response["value"][0]["schema_name"]
+        namespaces.setdefault(last.lower(), last)
+    return [namespaces[key] for key in sorted(namespaces)]
 
 
 @page("/datasets", "Datasets")
-async def datasets(visit: Visit, schema: str = "", words: str = "", page: str = "") -> None:
+async def datasets(session: PageSession, schema: str = "", words: str = "", page: str = "") -> None:
     async def create() -> None:
-        if made := await sending.create(visit):
-            ui.navigate.to(f"/datasets/{part(made['name'])}")
+        if dataset := await upload.create_dataset(session):
+            ui.navigate.to(f"/datasets/{path_segment(dataset['name'])}")
 
     with heading("Datasets"):
-        if visit.may(Role.DEVELOPER):
-            ui.button("New dataset", icon="add", on_click=once(create)).props("unelevated no-caps")
-    names = await schema_names(visit.api)
+        if session.has_role(Role.DEVELOPER):
+            ui.button("New dataset", icon="add", on_click=single_flight(create)).props("unelevated no-caps")
+    names = await list_namespaces(session.api)
     if not names:
-        _nothing(visit, once(create))
+        _show_empty(session, single_flight(create))
         return
     chosen = next((name for name in names if name.lower() == schema.lower()), None)
-    begun = InSchema(_SELECT, words, number(page), chosen)
-    found = Searched(visit, "/datasets", "/datasets", begun, partial(_fill, names), top=TOP, label="Search names")
+    params = DatasetSearchParams(_SELECT, words, parse_page_number(page), chosen)
+    results = SearchList(
+        session, "/datasets", "/datasets", params, partial(_fill, names), page_rows=PAGE_DATASETS, label="Search names"
+    )
     if len(names) > 1:
-        with found.bar:
-            choice = ui.select([_ALL, *names], value=chosen or _ALL, label="Schema")
+        with results.toolbar:
+            choice = ui.select([_ALL, *names], value=chosen or _ALL, label="Namespace")
             choice.props("outlined dense options-dense").classes("w-full max-w-56")
-            choice.on_value_change(told(lambda: found.show(schema=None if choice.value == _ALL else choice.value)))
-    await found.show()
+            choice.on_value_change(
+                show_errors(lambda: results.show(namespace=None if choice.value == _ALL else choice.value))
+            )
+    await results.show()
 
 
-def _fill(names: Sequence[str], _asked: InSchema, rows: Rows) -> None:
+def _fill(names: Sequence[str], _params: DatasetSearchParams, rows: SearchRows) -> None:
     if not rows:
-        empty("No dataset has such a name. Try fewer words, or another schema.")
-    for schema, found in by_schema(rows, names):
-        subheading(schema).classes("break-anywhere")
-        table = grid(_COLUMNS, found, name=f"Datasets of {schema}")
+        empty_state("No datasets match. Try fewer words or another namespace.")
+    for namespace, datasets in group_by_namespace(rows, names):
+        subheading(namespace).classes("break-anywhere")
+        table = show_table(_COLUMNS, datasets, name=f"Datasets of {namespace}")
         table.classes("[&_table]:table-fixed [&_table]:min-w-[44rem] [&_td]:whitespace-normal! [&_td]:wrap-anywhere")
         for column, width in zip(table.columns, _WIDTHS, strict=True):
             column["headerStyle"] = f"width: {width}"
 
 
-def _nothing(visit: Visit, create: Callable[[], Any]) -> None:
-    if visit.may(Role.DEVELOPER):
-        sentence = "There are no datasets yet. Make the first one of a CSV, JSON, Parquet or Arrow file."
-        empty(sentence, "New dataset", create)
+def _show_empty(session: PageSession, create: Callable[[], Any]) -> None:
+    if session.has_role(Role.DEVELOPER):
+        message = "No datasets yet. Create one from a CSV, JSON, Parquet or Arrow file."
+        empty_state(message, "New dataset", create)
     else:
-        empty("There are no datasets yet. A developer can make one of a file.")
+        empty_state("No datasets yet. A developer can create one from a file.")

@@ -1,17 +1,19 @@
-"""The rows of a version: all, or those that a condition keeps; a page at a time."""
+"""Rows tab of a dataset: the rows of a version, filtered and one page at a time."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from nicegui import ui
 
-from penstock.ui import formatting as shown
-from penstock.ui.api_client import Problem
-from penstock.ui.layout import Visit, empty, once, told
-from penstock.ui.data_table import Column, grid, pager
+from penstock.ui import formatting
+from penstock.ui.actions import show_errors, single_flight
+from penstock.ui.api_client import ApiError
+from penstock.ui.data_table import TableColumn, show_pager, show_table
+from penstock.ui.elements import empty_state
+from penstock.ui.session import PageSession
 
-TOP = 50
-_TYPED = (  # what is told of a type by how it begins
+PAGE_ROWS = 50
+_EXAMPLES = (  # filter expressions by prefix of the column type
     (("int", "float", "double", "halffloat"), "{} > 100"),
     (("date",), "{} >= DATE '2026-01-01'"),
     (("timestamp",), "{} >= TIMESTAMP '2026-01-01 00:00:00'"),
@@ -20,70 +22,84 @@ _TYPED = (  # what is told of a type by how it begins
 )
 
 
-def example(schema: list[dict[str, Any]]) -> str:
-    """A condition that could stand there: on the first column that is easy to say something of."""
+def example_filter(schema: list[dict[str, Any]]) -> str:
+    """Return an example of a filter expression on the first column with a simple type."""
     for column in schema:
-        for begins, condition in _TYPED:
-            if isinstance(column["type"], str) and column["type"].startswith(begins):
+        for prefixes, condition in _EXAMPLES:
+            if isinstance(column["type"], str) and column["type"].startswith(prefixes):
                 return condition.format(_quoted(column["name"]))
     return "NOT (1 > 2)"
 
 
-class Rows:
-    def __init__(self, visit: Visit, path: str, dataset: Mapping[str, Any]) -> None:
-        self._visit, self._path, self._dataset = visit, f"{path}/rows", dataset
-        self._columns = [Column(each["name"], right=shown.is_number(each["type"])) for each in dataset["schema"]]
-        self.kept = ""  # the condition that keeps what is shown
-        self._asked = ("", 0)
+class RowsTab:
+    """The rows tab of one version of a dataset."""
+
+    def __init__(self, session: PageSession, path: str, dataset: Mapping[str, Any]) -> None:
+        self._session, self._path, self._dataset = session, f"{path}/rows", dataset
+        self._columns = [
+            TableColumn(column["name"], align_right=formatting.is_number(column["type"]))
+            for column in dataset["schema"]
+        ]
+        self.applied_filter = ""  # the filter expression of the rows that are shown
+        self._request = ("", 0)  # filter expression and rows before the page
 
     async def show(self, where: str = "") -> None:
         if not self._dataset["rows"]:
-            empty("This version has no rows.")
+            empty_state("This version has no rows.")
             return
         with ui.row().classes("w-full items-start gap-2 pt-2"):
-            self._where = ui.input("Filter", value=where, on_change=self._forgive)
+            self._where = ui.input("Filter", value=where, on_change=self._clear_error)
             self._where.props("outlined dense clearable input-class=font-mono").classes("grow max-w-2xl")
-            self._where.props["hint"] = f"A condition, such as {example(self._dataset['schema'])}"
-            self._where.on("keydown.enter", told(self._filter)).on("clear", told(self._filter))
-            ui.button("Filter", on_click=once(self._filter)).props("outline no-caps")
-        self._found = ui.column().classes("w-full gap-2")
-        if not where or not await self._look(0, where):
-            await self._look(0, "")
+            self._where.props["hint"] = f"Filter expression, for example {example_filter(self._dataset['schema'])}"
+            self._where.on("keydown.enter", show_errors(self._filter)).on("clear", show_errors(self._filter))
+            ui.button("Filter", on_click=single_flight(self._filter)).props("outline no-caps")
+        self._results = ui.column().classes("w-full gap-2")
+        if not where or not await self._load(0, where):
+            await self._load(0, "")
 
     async def _filter(self) -> None:
-        await self._look(0, (self._where.value or "").strip())
+        await self._load(0, (self._where.value or "").strip())
 
     async def _move(self, skip: int) -> None:
-        await self._look(skip, self.kept)
+        await self._load(skip, self.applied_filter)
 
-    async def _look(self, skip: int, where: str) -> bool:
-        """Was it a condition? One that is none is told, and what is shown stays."""
-        asked = self._asked = (where, skip)
+    async def _load(self, skip: int, where: str) -> bool:
+        """Load a page of rows. Returns False if the filter expression is invalid; the rows then stay."""
+        request = self._request = (where, skip)
         version = self._dataset["version"]
         try:
-            answer = await self._visit.api.rows(self._path, where=where or None, version=version, top=TOP, skip=skip)
-        except Problem as problem:
-            if problem.status != 400:
+            response = await self._session.api.get_exact(
+                self._path, where=where or None, version=version, top=PAGE_ROWS, skip=skip
+            )
+        except ApiError as error:
+            if error.status != 400:
                 raise
-            self._where.error = problem.sentence
+            self._where.error = error.message
             return False
-        if asked is not self._asked or self._found.is_deleted:
+        if request is not self._request or self._results.is_deleted:
             return True
-        self.kept = where
-        self._found.clear()
-        with self._found:
-            self._page(answer, skip)
+        self.applied_filter = where
+        self._results.clear()
+        with self._results:
+            self._show_page(response, skip)
         return True
 
-    def _page(self, answer: Mapping[str, Any], skip: int) -> None:
-        rows, total = answer["value"], None if self.kept else self._dataset["rows"]
+    def _show_page(self, response: Mapping[str, Any], skip: int) -> None:
+        rows, total = response["value"], None if self.applied_filter else self._dataset["rows"]
         if not rows and not skip:
-            empty("No row fits the filter.")
+            empty_state("No rows match the filter.")
             return
-        grid(self._columns, rows, name=f"Rows of {self._dataset['name']}")
-        pager(skip, len(rows), total, more="@odata.nextLink" in answer, on_move=told(self._move), top=TOP)
+        show_table(self._columns, rows, name=f"Rows of {self._dataset['name']}")
+        show_pager(
+            skip,
+            len(rows),
+            total,
+            has_more="@odata.nextLink" in response,
+            on_move=show_errors(self._move),
+            page_rows=PAGE_ROWS,
+        )
 
-    def _forgive(self) -> None:
+    def _clear_error(self) -> None:
         self._where.error = None
 
 

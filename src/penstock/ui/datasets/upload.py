@@ -1,4 +1,4 @@
-"""A file that somebody brings: what it holds, how far it is, and that it is taken once, however often it is sent."""
+"""Upload dialog: choose a file, detect its format, and send it once even if the request is repeated."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
@@ -10,175 +10,204 @@ from nicegui.elements.upload_files import FileUpload
 
 from penstock.core.names import DatasetName
 from penstock.errors import Invalid
-from penstock.ui import formatting as shown
-from penstock.ui.api_client import Problem, part
-from penstock.ui.layout import Visit, answered, named, told
+from penstock.ui import formatting
+from penstock.ui.actions import show_errors
+from penstock.ui.api_client import ApiError, path_segment
+from penstock.ui.dialogs import dialog_result
+from penstock.ui.elements import with_label
+from penstock.ui.session import PageSession
 
-LARGEST_FILE = 1 << 30  # bytes; larger ones go through the API
+MAX_FILE_BYTES = 1 << 30  # larger files must be sent through the API
 
 
 @dataclass(frozen=True)
-class Format:
-    kind: str  # its media type
-    endings: tuple[str, ...]
+class UploadFormat:
+    """A file format that can be uploaded."""
+
+    media_type: str
+    extensions: tuple[str, ...]
 
 
 FORMATS = {
-    "CSV": Format("text/csv", (".csv", ".txt")),
-    "JSON lines": Format("application/x-ndjson", (".jsonl", ".ndjson", ".json")),
-    "Parquet": Format("application/vnd.apache.parquet", (".parquet", ".pq")),
-    "Arrow": Format("application/vnd.apache.arrow.stream", (".arrow", ".arrows", ".ipc", ".feather")),
+    "CSV": UploadFormat("text/csv", (".csv", ".txt")),
+    "JSON lines": UploadFormat("application/x-ndjson", (".jsonl", ".ndjson", ".json")),
+    "Parquet": UploadFormat("application/vnd.apache.parquet", (".parquet", ".pq")),
+    "Arrow": UploadFormat("application/vnd.apache.arrow.stream", (".arrow", ".arrows", ".ipc", ".feather")),
 }
 
 
-def format_of(name: str) -> str | None:
-    """What a file's name says of its format."""
-    return next((each for each, format in FORMATS.items() if name.lower().endswith(format.endings)), None)
+def detect_format(name: str) -> str | None:
+    """Detect the format of a file from its extension."""
+    return next((label for label, format in FORMATS.items() if name.lower().endswith(format.extensions)), None)
 
 
 @dataclass(frozen=True)
-class Brought:
-    """A file that was chosen. It has a key of its own: however often it is sent, it is taken once."""
+class ChosenFile:
+    """A file that the user chose. Its idempotency key ensures that it is committed once if it is sent again."""
 
     file: FileUpload
-    key: str = field(default_factory=lambda: f"page-{uuid4()}")
+    idempotency_key: str = field(default_factory=lambda: f"page-{uuid4()}")
 
     def headers(self, format: str) -> dict[str, str]:
-        return {"content-type": FORMATS[format].kind, "idempotency-key": self.key}
+        return {"content-type": FORMATS[format].media_type, "idempotency-key": self.idempotency_key}
 
 
-async def append(visit: Visit, dataset: str) -> dict[str, Any] | None:
-    """Ask for a file and append its rows. The receipt, or None if nothing was appended."""
-    form = _Form(
-        f"Append rows to {dataset}", "Append", "A CSV or JSON file is read with the dataset's types. All rows, or none."
+async def append_file(session: PageSession, dataset: str) -> dict[str, Any] | None:
+    """Ask for a file and append its rows.
+
+    Returns:
+        The receipt, or None if nothing was appended.
+    """
+    dialog = _UploadDialog(
+        f"Append rows to {dataset}",
+        "Append",
+        "CSV and JSON values are converted to the dataset's types. Either all rows are appended or none.",
     )
 
     async def send(content: AsyncIterator[bytes], headers: dict[str, str]) -> dict[str, Any]:
-        answer = await visit.api.ask("POST", f"/datasets/{part(dataset)}/rows", content=content, headers=headers)
-        receipt: dict[str, Any] = answer.body
+        response = await session.api.request(
+            "POST", f"/datasets/{path_segment(dataset)}/rows", content=content, headers=headers
+        )
+        receipt: dict[str, Any] = response.body
         return receipt
 
-    return await form.answer(send)
+    return await dialog.run(send)
 
 
-async def create(visit: Visit) -> dict[str, Any] | None:
-    """Ask for a name and a file, and make a dataset of its rows. The dataset, or None if there is none."""
-    form = _Form("New dataset from a file", "Create", "Its columns and types are those of the file.")
-    with form.above:
+async def create_dataset(session: PageSession) -> dict[str, Any] | None:
+    """Ask for a name and a file, and create a dataset with the rows of the file.
+
+    Returns:
+        The dataset, or None if none was created.
+    """
+    dialog = _UploadDialog("New dataset from a file", "Create", "The columns and types are taken from the file.")
+    with dialog.header:
         name = ui.input("Name", placeholder="finance.sales")
-        name.props('outlined dense autofocus hint="schema.table"').classes("w-full")
+        name.props('outlined dense autofocus hint="namespace.name"').classes("w-full")
 
-    def is_named() -> bool:
+    def is_valid_name() -> bool:
         try:
             DatasetName.parse(name.value.strip())
-        except Invalid as refusal:
-            name.error = refusal.message
+        except Invalid as error:
+            name.error = error.message
             return False
         name.error = None
         return True
 
     async def send(content: AsyncIterator[bytes], headers: dict[str, str]) -> dict[str, Any]:
         options = {"name": name.value.strip()}
-        made: dict[str, Any] = (
-            await visit.api.ask("POST", "/datasets", content=content, headers=headers, options=options)
+        dataset: dict[str, Any] = (
+            await session.api.request("POST", "/datasets", content=content, headers=headers, options=options)
         ).body
-        return made
+        return dataset
 
-    return await form.answer(send, is_named)
+    return await dialog.run(send, is_valid_name)
 
 
 Send = Callable[[AsyncIterator[bytes], dict[str, str]], Awaitable[dict[str, Any]]]
 
 
-class _Form:
-    """A dialog with a file in it. It stays open until the rows are taken, or nobody wants to send them any more."""
+class _UploadDialog:
+    """Dialog to choose and send a file. It stays open until the rows are committed or the user cancels."""
 
     def __init__(self, title: str, verb: str, note: str) -> None:
-        self._brought: Brought | None = None
+        self._file: ChosenFile | None = None
         with ui.dialog() as self._dialog, ui.card().classes("w-full max-w-lg gap-3"):
-            named(self._dialog, title)
+            with_label(self._dialog, title)
             ui.label(title).classes("text-lg break-anywhere").props('role=heading aria-level="2"')
-            self.above = ui.column().classes("w-full")
+            self.header = ui.column().classes("w-full")
             self._upload = ui.upload(
-                label="Choose a file, or drop it here",
+                label="Choose a file or drop it here",
                 auto_upload=True,
-                max_file_size=LARGEST_FILE,
-                on_upload=self._take,
-                on_rejected=lambda: self._complain(f"A file may have {shown.size(LARGEST_FILE)} here."),
+                max_file_size=MAX_FILE_BYTES,
+                on_upload=self._choose,
+                on_rejected=lambda: self._show_error(
+                    f"The file exceeds the limit of {formatting.format_size(MAX_FILE_BYTES)}. Use the API for larger files."
+                ),
             )
-            self._upload.on("failed", lambda: self._complain("The file did not arrive. Try again."), args=[])
+            self._upload.on("failed", lambda: self._show_error("The upload failed. Try again."), args=[])
             self._upload.props("flat bordered").classes("w-full")
-            self._chosen = ui.label("No file yet.").classes("break-anywhere").props("aria-live=polite")
+            self._chosen = ui.label("No file selected.").classes("break-anywhere").props("aria-live=polite")
             self._format = ui.select(list(FORMATS), label="Format").props("outlined dense").classes("w-full")
             ui.label(note).classes("text-sm quiet")
             self._progress = ui.column().classes("w-full gap-1").props("aria-live=polite")
-            self._wrong = ui.label().classes("text-negative break-anywhere").props("role=alert")
-            self._wrong.set_visibility(False)
+            self._error = ui.label().classes("text-negative break-anywhere").props("role=alert")
+            self._error.set_visibility(False)
             with ui.row().classes("w-full justify-end"):
                 self._cancel = ui.button("Cancel", on_click=lambda: self._dialog.submit(None)).props("flat no-caps")
-                self._go = ui.button(verb).props("unelevated no-caps")
+                self._submit = ui.button(verb).props("unelevated no-caps")
 
-    async def answer(self, send: Send, is_right: Callable[[], bool] = lambda: True) -> dict[str, Any] | None:
-        """`is_right`: is the rest of the form? It says itself what is not."""
+    async def run(self, send: Send, is_valid: Callable[[], bool] = lambda: True) -> dict[str, Any] | None:
+        """Show the dialog and send the chosen file.
 
-        async def go() -> None:
-            self._complain(None)
-            if self._brought is None:
-                self._complain("Choose a file first.")
+        Args:
+            send: Sends the content with the given headers.
+            is_valid: Checks the other inputs and shows their errors.
+
+        Returns:
+            The result of `send`, or None if the user cancelled.
+        """
+
+        async def submit() -> None:
+            self._show_error(None)
+            if self._file is None:
+                self._show_error("Choose a file first.")
             elif self._format.value is None:
-                self._complain("Say which format the file has.")
-            elif is_right():
-                await self._send(send, self._brought)
+                self._show_error("Choose the format of the file.")
+            elif is_valid():
+                await self._send(send, self._file)
 
-        self._go.on_click(told(go))
-        answer: dict[str, Any] | None = await answered(self._dialog)
-        return answer
+        self._submit.on_click(show_errors(submit))
+        result: dict[str, Any] | None = await dialog_result(self._dialog)
+        return result
 
-    def _take(self, event: events.UploadEventArguments) -> None:
-        self._brought = Brought(event.file)
-        self._chosen.text = f"{event.file.name} · {shown.size(event.file.size())}"
-        self._format.value = format_of(event.file.name)
-        self._upload.props["label"] = "Choose another file, or drop it here"
+    def _choose(self, event: events.UploadEventArguments) -> None:
+        self._file = ChosenFile(event.file)
+        self._chosen.text = f"{event.file.name} · {formatting.format_size(event.file.size())}"
+        self._format.value = detect_format(event.file.name)
+        self._upload.props["label"] = "Choose another file or drop it here"
         self._upload.reset()
-        self._complain(None)
+        self._show_error(None)
 
-    async def _send(self, send: Send, brought: Brought) -> None:
-        self._wait(True)
+    async def _send(self, send: Send, chosen: ChosenFile) -> None:
+        self._set_busy(True)
         self._progress.clear()
         with self._progress:
-            says = ui.label("Sending…").classes("text-sm")
-            bar = named(ui.linear_progress(0, show_value=False), "How much is sent")
-        size = brought.file.size() or 1
+            status = ui.label("Uploading…").classes("text-sm")
+            bar = with_label(ui.linear_progress(0, show_value=False), "Upload progress")
+        size = chosen.file.size() or 1
 
-        async def pieces() -> AsyncIterator[bytes]:
+        async def read_chunks() -> AsyncIterator[bytes]:
             sent = 0
-            async for piece in brought.file.iterate():
-                yield piece
-                sent += len(piece)
+            async for chunk in chosen.file.iterate():
+                yield chunk
+                sent += len(chunk)
                 bar.value = sent / size
-            says.text = "Writing…"
+            status.text = "Writing…"
             bar.props("indeterminate")
 
         try:
-            answer = await send(pieces(), brought.headers(self._format.value))
-        except Problem as problem:
-            ours = str(problem.told.get("path") or "")  # what the service calls a file that came without a name
-            self._complain(
-                shown.sentence(problem.sentence.replace(ours, brought.file.name) if ours else problem.sentence)
+            result = await send(read_chunks(), chosen.headers(self._format.value))
+        except ApiError as error:
+            sent_name = str(error.payload.get("path") or "")  # the service's name of a file without a name
+            self._show_error(
+                formatting.to_sentence(
+                    error.message.replace(sent_name, chosen.file.name) if sent_name else error.message
+                )
             )
         else:
-            self._dialog.submit(answer)
+            self._dialog.submit(result)
         finally:
             if not self._dialog.is_deleted:
                 self._progress.clear()
-                self._wait(False)
+                self._set_busy(False)
 
-    def _wait(self, is_waiting: bool) -> None:
-        """While rows are on their way, nothing else can be done with them."""
-        for each in (self._go, self._cancel, self._upload, self._format):
-            each.set_enabled(not is_waiting)
-        self._dialog.props("persistent") if is_waiting else self._dialog.props(remove="persistent")
+    def _set_busy(self, is_busy: bool) -> None:
+        """Disable all inputs while rows are sent."""
+        for element in (self._submit, self._cancel, self._upload, self._format):
+            element.set_enabled(not is_busy)
+        self._dialog.props("persistent") if is_busy else self._dialog.props(remove="persistent")
 
-    def _complain(self, sentence: str | None) -> None:
-        self._wrong.text = sentence or ""
-        self._wrong.set_visibility(sentence is not None)
+    def _show_error(self, message: str | None) -> None:
+        self._error.text = message or ""
+        self._error.set_visibility(message is not None)

@@ -1,9 +1,6 @@
-"""Pipelines and their runs: written, checked, started and watched."""
+"""Pages of pipelines and their runs."""
 
-from penstock.ui.pipelines import detail as one
-from penstock.ui.pipelines import list as overview
-from penstock.ui.pipelines import run_detail as run
-from penstock.ui.pipelines import run_list as runs
-from penstock.ui.pipelines import new
+from penstock.ui.pipelines import new  # isort: skip  # first: `/pipelines/{id}` would match its path, too
+from penstock.ui.pipelines import detail, list, run_detail, run_list
 
-__all__ = ["new", "one", "overview", "run", "runs"]
+__all__ = ["detail", "list", "new", "run_detail", "run_list"]

@@ -1,4 +1,4 @@
-"""A pipeline as people write it: as JSON, with the line of whatever is wrong, and a first one to start from."""
+"""Pipeline definitions as JSON text: parse them, locate errors by line, compare them, and create examples."""
 
 import difflib
 import json
@@ -7,127 +7,141 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.core.pipeline.definition import sent
-from penstock.core.payload.documents import Document, Format, document
+from penstock.core.payload.documents import Document, Format, parse_document
+from penstock.core.pipeline.definition import parse_stored_form
 from penstock.errors import Invalid
 
-Dataset = Mapping[str, Any]  # as the API tells it
-Facts = tuple[tuple[str, str], ...]  # what is known of a refusal: a name and a value
-MEMBERS = ("name", "working", "operations", "output")  # that people write; the service keeps the others
+Dataset = Mapping[str, Any]  # as the API returns it
+Details = tuple[tuple[str, str], ...]  # names and values of an error's details
+EDITABLE_MEMBERS = ("name", "working", "operations", "output")  # members that users write; the service sets the others
 _ID = re.compile(r'"([0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})"')
-_NOT_TOLD = ("operation_order", "pointer")  # its place says it already
+_HIDDEN_DETAILS = ("operation_order", "pointer")  # already shown as the location
 
 
 @dataclass(frozen=True)
-class Fault:
-    """One thing that is wrong with a pipeline."""
+class LocatedError:
+    """An error of a pipeline definition with its location in the text."""
 
-    sentence: str
-    line: int | None = None  # the first is 1; None: nobody knows
+    message: str
+    line: int | None = None  # from 1; None: unknown
     pointer: str = ""
-    facts: Facts = ()
+    details: Details = ()
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
+        """The line and the JSON pointer, as far as they are known."""
         return " · ".join(part for part in (f"Line {self.line}" if self.line else "", self.pointer) if part)
 
 
-def text(pipeline: Mapping[str, Any]) -> str:
-    """A pipeline that is stored, without what the service keeps."""
-    return written({name: pipeline[name] for name in MEMBERS if name in pipeline})
+def format_pipeline(pipeline: Mapping[str, Any]) -> str:
+    """Format the editable members of a stored pipeline as JSON text."""
+    return to_json_text({name: pipeline[name] for name in EDITABLE_MEMBERS if name in pipeline})
 
 
-def settled(value: Any) -> str:
-    """A pipeline that somebody sends, as the service would show it. Its shape must be right."""
-    return text(sent(value).as_json())
+def format_as_stored(value: Any) -> str:
+    """Format a valid pipeline of a user as the service would store it."""
+    return format_pipeline(parse_stored_form(value).as_json())
 
 
-def written(value: Any) -> str:
+def to_json_text(value: Any) -> str:
+    """Format a value as indented JSON."""
     return json.dumps(value, indent=2, ensure_ascii=False)
 
 
-def read(given: str) -> Document | Fault:
-    """The JSON with the lines of its parts, or where it ends to be JSON."""
+def parse_text(text: str) -> Document | LocatedError:
+    """Parse a JSON text with line numbers.
+
+    Returns:
+        The document, or the syntax error.
+    """
     try:
-        return document(given.encode("utf-8", "surrogatepass"), Format.JSON, "the pipeline")
-    except Invalid as refusal:
-        position = refusal.context.get("position")
-        return Fault(refusal.message, None if position is None else given.count("\n", 0, position) + 1)
+        return parse_document(text.encode("utf-8", "surrogatepass"), Format.JSON, "the pipeline")
+    except Invalid as error:
+        position = error.context.get("position")
+        return LocatedError(error.message, None if position is None else text.count("\n", 0, position) + 1)
 
 
-def placed(document: Document, errors: Sequence[Mapping[str, Any]]) -> list[Fault]:
-    """What the service says is wrong, with the lines where it is."""
+def locate_errors(document: Document, errors: Sequence[Mapping[str, Any]]) -> list[LocatedError]:
+    """Add line numbers to the errors that the service returned."""
     return [
-        Fault(
-            str(each.get("message", "")),
-            document.line(pointer := str(each.get("pointer", ""))),
+        LocatedError(
+            str(error.get("message", "")),
+            document.line(pointer := str(error.get("pointer", ""))),
             pointer,
-            facts(each.get("details") or {}),
+            format_details(error.get("details") or {}),
         )
-        for each in errors
+        for error in errors
     ]
 
 
-def facts(details: Mapping[str, Any]) -> Facts:
-    """What is known of a refusal, in words: `extra columns`, `a, b`."""
+def format_details(details: Mapping[str, Any]) -> Details:
+    """Format the details of an error for users: `extra columns`, `a, b`."""
     return tuple(
         (name.replace("_", " "), ", ".join(map(str, value)) if isinstance(value, list) else str(value))
         for name, value in details.items()
-        if name not in _NOT_TOLD and value is not None
+        if name not in _HIDDEN_DETAILS and value is not None
     )
 
 
-def ids(given: str) -> list[tuple[str, int]]:
-    """Every id in the text, and where it ends."""
-    return [(found[1].lower(), found.end()) for found in _ID.finditer(given)]
+def find_ids(text: str) -> list[tuple[str, int]]:
+    """Find the ids in a text, each with the position of its end."""
+    return [(match[1].lower(), match.end()) for match in _ID.finditer(text)]
 
 
-def example(datasets: Sequence[Dataset]) -> dict[str, Any]:
-    """A first pipeline: one dataset into another that has room for its columns, or one that loses its doubles."""
+def example_pipeline(datasets: Sequence[Dataset]) -> dict[str, Any]:
+    """Create an example: append one dataset to another with matching columns, or else deduplicate one."""
     for working in datasets:
         for source in datasets:
-            if not working["read_only"] and working["id"] != source["id"] and _has_room(working, source):
+            if not working["read_only"] and working["id"] != source["id"] and _can_append(working, source):
                 return {
                     "name": f"{source['name']} into {working['name']}",
                     "working": {"dataset_id": working["id"]},
-                    "operations": [operation("append", source)],
+                    "operations": [new_operation("append", source)],
                 }
-    only = next((each for each in datasets if not each["read_only"]), datasets[0])
-    schema, _, table = only["name"].partition(".")
-    alone = operation("merge", only)
-    alone["parameters"]["strategy"] = "deduplicate"
+    single = next((dataset for dataset in datasets if not dataset["read_only"]), datasets[0])
+    schema, _, table = single["name"].partition(".")
+    merge = new_operation("merge", single)
+    merge["parameters"]["strategy"] = "deduplicate"
     return {
-        "name": f"{only['name']} without doubles",
-        "working": {"dataset_id": only["id"]},
-        "operations": [alone],
-        **({"output": {"schema_name": schema, "table_name": f"{table}_unique"}} if only["read_only"] else {}),
+        "name": f"{single['name']} deduplicated",
+        "working": {"dataset_id": single["id"]},
+        "operations": [merge],
+        **({"output": {"schema_name": schema, "table_name": f"{table}_unique"}} if single["read_only"] else {}),
     }
 
 
-def operation(kind: str, source: Dataset) -> dict[str, Any]:
-    """An operation to begin with."""
+def new_operation(operation_type: str, source: Dataset) -> dict[str, Any]:
+    """Create an operation with default parameters."""
     parameters: dict[str, Any] = {"source": {"dataset_id": source["id"]}}
-    if kind == "merge":
+    if operation_type == "merge":
         names = [column["name"] for column in source["schema"]]
         parameters |= {"key_columns": ["id" if "id" in names else names[0]], "strategy": "upsert"}
-    return {"type": kind, "parameters": parameters}
+    return {"type": operation_type, "parameters": parameters}
 
 
-def extended(pipeline: Any, new: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The pipeline with one more operation, which is done last; None: there is no list to add it to."""
-    if not (isinstance(pipeline, dict) and isinstance(given := pipeline.get("operations"), list)):
+def add_operation(pipeline: Any, new: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the pipeline with one more operation at the end, or None if it has no list of operations."""
+    if not (isinstance(pipeline, dict) and isinstance(operations := pipeline.get("operations"), list)):
         return None
-    orders = [each["order"] for each in given if isinstance(each, dict) and isinstance(each.get("order"), int)]
+    orders = [
+        operation["order"]
+        for operation in operations
+        if isinstance(operation, dict) and isinstance(operation.get("order"), int)
+    ]
     last = {"type": new["type"], "order": max(orders) + 1, **new} if orders else new
-    return {**pipeline, "operations": [*given, last]}
+    return {**pipeline, "operations": [*operations, last]}
 
 
-def differences(theirs: str, mine: str) -> list[tuple[str, str]]:
-    """Line by line, with a few lines around: `-` theirs, `+` mine, ` ` both; `…` where lines are left out."""
-    return list(_differences(theirs, mine))
+def diff_lines(theirs: str, mine: str) -> list[tuple[str, str]]:
+    """Compare two texts line by line, with two lines of context.
+
+    Returns:
+        Signs and lines: `-` only theirs, `+` only mine, ` ` both, `…` for omitted lines.
+    """
+    return list(_iterate_diff(theirs, mine))
 
 
-def _differences(theirs: str, mine: str) -> Iterator[tuple[str, str]]:
+def _iterate_diff(theirs: str, mine: str) -> Iterator[tuple[str, str]]:
     lines = list(difflib.unified_diff(theirs.splitlines(), mine.splitlines(), lineterm="", n=2))[2:]
     for number, line in enumerate(lines):
         if not line.startswith("@@"):
@@ -136,9 +150,11 @@ def _differences(theirs: str, mine: str) -> Iterator[tuple[str, str]]:
             yield "…", ""
 
 
-def _has_room(working: Dataset, source: Dataset) -> bool:
-    """Surely: same names, same types. What would fit besides is for the service to say."""
-    given = {column["name"]: column["type"] for column in source["schema"]}
-    there = {column["name"]: column["type"] for column in working["schema"]}
-    needed = {column["name"] for column in working["schema"] if not column["nullable"]}
-    return needed <= given.keys() and all(there.get(name) == type_ for name, type_ in given.items())
+def _can_append(working: Dataset, source: Dataset) -> bool:
+    """Return whether names and types match exactly. The service may accept more."""
+    source_types = {column["name"]: column["type"] for column in source["schema"]}
+    working_types = {column["name"]: column["type"] for column in working["schema"]}
+    required = {column["name"] for column in working["schema"] if not column["nullable"]}
+    return required <= source_types.keys() and all(
+        working_types.get(name) == type_ for name, type_ in source_types.items()
+    )

@@ -1,4 +1,4 @@
-"""One pipeline: what it says, whether it can run, what its runs did."""
+"""Pipeline page: definition, validation and runs of one pipeline."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,128 +7,144 @@ from typing import Any
 from nicegui import ui
 
 from penstock.core.caller import Role
-from penstock.ui import formatting as shown
-from penstock.ui.api_client import Problem, part
-from penstock.ui.layout import Visit, confirmed, empty, heading, leave, once, page, say, subheading
+from penstock.ui import formatting
+from penstock.ui.actions import single_flight
+from penstock.ui.api_client import ApiError, path_segment
+from penstock.ui.dialogs import confirm, leave_page
+from penstock.ui.elements import empty_state, heading, notify, subheading
+from penstock.ui.layout import page
 from penstock.ui.pipelines import definition
-from penstock.ui.pipelines.editor import READ_ONLY, Bench
-from penstock.ui.pipelines.run_list import Starter, Table
+from penstock.ui.pipelines.editor import READ_ONLY_TEXT, PipelineEditor
+from penstock.ui.pipelines.run_list import RunStarter, RunTable
+from penstock.ui.session import PageSession
 
-_CHANGED = ("PIPELINE_CHANGED", "PRECONDITION_FAILED")
-_SIGNS = {"-": "bg-red-500/20", "+": "bg-green-500/20", " ": "quiet", "…": "quiet"}
-_MOST_LINES = 500  # of differences that are shown
+_CHANGED_CODES = ("PIPELINE_CHANGED", "PRECONDITION_FAILED")
+_SIGN_CLASSES = {"-": "bg-red-500/20", "+": "bg-green-500/20", " ": "quiet", "…": "quiet"}
+_MAX_DIFF_LINES = 500
 
 
 @page("/pipelines/{id}", "Pipeline")
-async def pipeline(visit: Visit, id: str) -> None:
-    stored = await visit.api.get(f"/pipelines/{part(id)}")
-    actions = heading(stored["name"], above=("Pipelines", "/pipelines"))
-    about = ui.label(_about(stored)).classes("quiet")
-    writable = visit.may(Role.DEVELOPER)
+async def pipeline(session: PageSession, id: str) -> None:
+    stored = await session.api.get(f"/pipelines/{path_segment(id)}")
+    actions = heading(stored["name"], parent=("Pipelines", "/pipelines"))
+    about = ui.label(_describe(stored)).classes("quiet")
+    writable = session.has_role(Role.DEVELOPER)
     if not writable:
-        ui.label(READ_ONLY).classes("quiet")
+        ui.label(READ_ONLY_TEXT).classes("quiet")
     subheading("Definition")
-    bench = Bench(visit, definition.text(stored), writable=writable)
-    one = _One(visit, bench, stored, about)
+    editor = PipelineEditor(session, definition.format_pipeline(stored), writable=writable)
+    controller = _PipelineActions(session, editor, stored, about)
     if writable:
         with actions:
-            ui.button("Delete", icon="delete", on_click=once(one.delete)).props("flat no-caps color=negative")
-            ui.button("Save", icon="save", on_click=once(one.save)).props("outline no-caps")
-            ui.button("Run", icon="play_arrow", on_click=once(one.run)).props("unelevated no-caps")
-    subheading("Past runs")
-    nothing = "It has not run yet. Run it, and see here how many rows and how much time each run took."
-    past = Table(visit, with_charts=True, nothing=lambda: empty(nothing if writable else "It has not run yet."))
-    await past.search(f"pipeline_id eq {stored['id']}")
-    await bench.open()
+            ui.button("Delete", icon="delete", on_click=single_flight(controller.delete)).props(
+                "flat no-caps color=negative"
+            )
+            ui.button("Save", icon="save", on_click=single_flight(controller.save)).props("outline no-caps")
+            ui.button("Run", icon="play_arrow", on_click=single_flight(controller.run)).props("unelevated no-caps")
+    subheading("Runs")
+    empty_text = "No runs yet. Run the pipeline to see row counts and durations here."
+    runs = RunTable(
+        session, with_charts=True, show_empty=lambda: empty_state(empty_text if writable else "No runs yet.")
+    )
+    await runs.search(f"pipeline_id eq {stored['id']}")
+    await editor.load()
 
 
-class _One:
-    """What can be done with a pipeline that is there. `_stored` is what the person has seen of it last."""
+class _PipelineActions:
+    """Actions on a stored pipeline. `_stored` is the revision that the user has seen last."""
 
-    def __init__(self, visit: Visit, bench: Bench, stored: dict[str, Any], about: ui.label) -> None:
-        self._visit, self._bench, self._about = visit, bench, about
+    def __init__(self, session: PageSession, editor: PipelineEditor, stored: dict[str, Any], about: ui.label) -> None:
+        self._session, self._editor, self._about = session, editor, about
         self._path, self._stored = f"/pipelines/{stored['id']}", stored
-        self._starter = Starter(visit, stored["id"])
+        self._starter = RunStarter(session, stored["id"])
 
     async def save(self) -> None:
         name = self._stored["name"]
-        await self._saved()
+        await self._try_save()
         if self._stored["name"] != name:
             ui.navigate.reload()  # for its heading
 
     async def run(self) -> None:
-        if self._bench.is_unsaved:
-            question = "There are changes that are not saved, and what is saved is what runs. Save them and run?"
-            if not (await confirmed(question, "Save and run") and await self._saved()):
+        if self._editor.is_unsaved:
+            question = "A run uses the saved pipeline. Save your changes and run?"
+            if not (await confirm(question, "Save and run") and await self._try_save()):
                 return
         await self._starter.start()
 
     async def delete(self) -> None:
         name = self._stored["name"]
-        if await confirmed(f"Delete the pipeline {name}? What its runs did stays on record.", "Delete", danger=True):
-            await self._visit.api.delete(self._path, if_match=f'"{self._stored["version"]}"')
-            await leave("/pipelines")
+        if await confirm(f"Delete the pipeline {name}? Its runs stay in the run history.", "Delete", destructive=True):
+            await self._session.api.delete(self._path, if_match=f'"{self._stored["version"]}"')
+            await leave_page("/pipelines")
 
-    async def _saved(self) -> bool:
-        """Save what is written. Not if somebody else was faster, unless the person says so."""
-        text, version = self._bench.text, self._stored["version"]
-        value = await self._bench.value()
+    async def _try_save(self) -> bool:
+        """Save the text. If another user has saved meanwhile, ask whether to overwrite.
+
+        Returns:
+            True if the text was saved.
+        """
+        text, version = self._editor.text, self._stored["version"]
+        value = await self._editor.value()
         while True:
             try:
                 saved = await self._put(value, version)
-            except Problem as problem:
-                if problem.code not in _CHANGED:
+            except ApiError as error:
+                if error.code not in _CHANGED_CODES:
                     raise
             else:
-                await self._know(saved, text)
-                say(f"Saved as version {saved['version']}.")
+                await self._accept_stored(saved, text)
+                notify(f"Saved as version {saved['version']}.")
                 return True
-            theirs = await self._visit.api.get(self._path)
-            match await _choice(definition.text(theirs), definition.settled(value), theirs["version"]):
+            theirs = await self._session.api.get(self._path)
+            match await _ask_conflict(
+                definition.format_pipeline(theirs), definition.format_as_stored(value), theirs["version"]
+            ):
                 case "mine":
                     version = theirs["version"]
                 case "theirs":
-                    await self._know(theirs, self._bench.text)
-                    say(f"This is version {theirs['version']}, as somebody else saved it.")
+                    await self._accept_stored(theirs, self._editor.text)
+                    notify(f"Loaded version {theirs['version']}, which another user saved.")
                     return False
                 case _:
                     return False
 
     async def _put(self, value: Any, version: int) -> dict[str, Any]:
-        sent = {**value, "version": version} if isinstance(value, dict) else value
-        put: dict[str, Any] = await self._visit.api.put(self._path, sent)
-        return put
+        body = {**value, "version": version} if isinstance(value, dict) else value
+        saved: dict[str, Any] = await self._session.api.put(self._path, body)
+        return saved
 
-    async def _know(self, stored: dict[str, Any], instead_of: str) -> None:
+    async def _accept_stored(self, stored: dict[str, Any], replaced: str) -> None:
         self._stored = stored
-        self._about.text = _about(stored)
-        self._bench.settle(definition.text(stored), instead_of)
-        await self._bench.check()
+        self._about.text = _describe(stored)
+        self._editor.accept_saved(definition.format_pipeline(stored), replaced)
+        await self._editor.validate()
 
 
-def _about(stored: dict[str, Any]) -> str:
-    return f"Version {stored['version']} · changed {shown.ago(stored['updated_at'])}"
+def _describe(stored: dict[str, Any]) -> str:
+    return f"Version {stored['version']} · changed {formatting.format_age(stored['updated_at'])}"
 
 
-async def _choice(theirs: str, mine: str, version: int) -> str | None:
-    """Somebody else has saved meanwhile: show how both differ, and let the person choose."""
-    lines = await asyncio.to_thread(definition.differences, theirs, mine)  # of long texts it takes its time
+async def _ask_conflict(theirs: str, mine: str, version: int) -> str | None:
+    """Show the differences to the version of another user, and ask which one to keep."""
+    lines = await asyncio.to_thread(definition.diff_lines, theirs, mine)  # in a thread: long texts take a while
     with ui.dialog() as dialog, ui.card().classes("w-full max-w-3xl"):
-        subheading("Somebody else has changed this pipeline")
-        ui.label(f"It is at version {version} by now. Lines with − are in it and not in yours; those with + are yours.")
+        subheading("Another user changed this pipeline")
+        ui.label(
+            f"The saved version is now {version}. Lines with − are only in the saved version; lines with + only in yours."
+        )
         with (
             ui.element("div")
             .classes("w-full overflow-auto max-h-96 p-2 rounded border border-gray-500/50")
             .props('tabindex=0 role=region aria-label="Differences"')
         ):
-            for sign, line in lines[:_MOST_LINES]:
-                ui.label(f"{sign} {line}").classes("font-mono text-sm whitespace-pre").classes(_SIGNS[sign])
-            if more := len(lines[_MOST_LINES:]):
-                ui.label(f"And {shown.count(more, 'line')} more.").classes("quiet")
+            for sign, line in lines[:_MAX_DIFF_LINES]:
+                ui.label(f"{sign} {line}").classes("font-mono text-sm whitespace-pre").classes(_SIGN_CLASSES[sign])
+            if omitted := len(lines[_MAX_DIFF_LINES:]):
+                ui.label(f"{formatting.format_count(omitted, 'more line')}").classes("quiet")
         with ui.row().classes("w-full justify-end"):
-            _answer(dialog, "Keep editing", None, "flat")
-            _answer(dialog, "Take theirs", "theirs", "outline")
-            _answer(dialog, "Overwrite with mine", "mine", "unelevated color=negative")
+            _add_button(dialog, "Keep editing", None, "flat")
+            _add_button(dialog, "Load theirs", "theirs", "outline")
+            _add_button(dialog, "Overwrite with mine", "mine", "unelevated color=negative")
     try:
         chosen: str | None = await dialog
         return chosen
@@ -136,6 +152,6 @@ async def _choice(theirs: str, mine: str, version: int) -> str | None:
         dialog.delete()
 
 
-def _answer(dialog: ui.dialog, label: str, answer: str | None, looks: str) -> None:
-    choose: Callable[[], None] = lambda: dialog.submit(answer)  # noqa: E731
-    ui.button(label, on_click=choose, color=None).props(f"no-caps {looks}")
+def _add_button(dialog: ui.dialog, label: str, value: str | None, props: str) -> None:
+    choose: Callable[[], None] = lambda: dialog.submit(value)  # noqa: E731
+    ui.button(label, on_click=choose, color=None).props(f"no-caps {props}")

@@ -1,31 +1,34 @@
-"""A new pipeline: an example to change, made of the datasets that are there."""
+"""New pipeline page: starts with an example that uses the tenant's datasets."""
 
 from nicegui import ui
 
 from penstock.core.caller import Role
-from penstock.ui.layout import Visit, empty, heading, leave, once, page
-from penstock.ui.pipelines import dataset_picker as shelf
-from penstock.ui.pipelines import definition
-from penstock.ui.pipelines.editor import READ_ONLY, Bench
+from penstock.ui.actions import single_flight
+from penstock.ui.dialogs import leave_page
+from penstock.ui.elements import empty_state, heading
+from penstock.ui.layout import page
+from penstock.ui.pipelines import dataset_picker, definition
+from penstock.ui.pipelines.editor import READ_ONLY_TEXT, PipelineEditor
+from penstock.ui.session import PageSession
 
 
 @page("/pipelines/new", "New pipeline")
-async def new(visit: Visit) -> None:
-    actions = heading("New pipeline", above=("Pipelines", "/pipelines"))
-    if not visit.may(Role.DEVELOPER):
-        empty(READ_ONLY, "Back to pipelines", "/pipelines")
+async def new(session: PageSession) -> None:
+    actions = heading("New pipeline", parent=("Pipelines", "/pipelines"))
+    if not session.has_role(Role.DEVELOPER):
+        empty_state(READ_ONLY_TEXT, "Back to pipelines", "/pipelines")
         return
-    datasets = await shelf.first(visit.api)
+    datasets = await dataset_picker.list_datasets(session.api)
     if not datasets:
-        empty("A pipeline works on datasets, and there are none yet.", "Go to datasets", "/datasets")
+        empty_state("A pipeline needs datasets, and there are none yet.", "Go to datasets", "/datasets")
         return
-    ui.label("This example is made of your datasets. Change it to what you mean.").classes("quiet")
-    bench = Bench(visit, definition.text(definition.example(datasets)), writable=True)
+    ui.label("This example uses your datasets. Edit it as needed.").classes("quiet")
+    editor = PipelineEditor(session, definition.format_pipeline(definition.example_pipeline(datasets)), writable=True)
 
     async def save() -> None:
-        made = await visit.api.post("/pipelines", await bench.value())
-        await leave(f"/pipelines/{made['id']}")
+        pipeline = await session.api.post("/pipelines", await editor.value())
+        await leave_page(f"/pipelines/{pipeline['id']}")
 
     with actions:
-        ui.button("Save pipeline", icon="save", on_click=once(save)).props("unelevated no-caps")
-    await bench.open()
+        ui.button("Save pipeline", icon="save", on_click=single_flight(save)).props("unelevated no-caps")
+    await editor.load()

@@ -1,78 +1,84 @@
-"""What a run has done so far, operation by operation, in words."""
+"""Steps of a run: the status of each operation, the progress, and the error of the run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from penstock.core.pipeline.run import UNDER_WAY, State
-from penstock.ui import formatting as shown
-from penstock.ui.pipelines.definition import Facts, facts
+from penstock.core.pipeline.run import ACTIVE_STATES, RunState
+from penstock.ui import formatting
+from penstock.ui.pipelines.definition import Details, format_details
 
-Run = Mapping[str, Any]  # as the API tells it
-NOTHING = "Nothing was written."
+Run = Mapping[str, Any]  # as the API returns it
+NOTHING_WRITTEN = "Nothing was written."
 
 
-class Standing(StrEnum):
+class StepStatus(StrEnum):
     WAITING = "waiting"
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
-    LEFT = "not done"
+    SKIPPED = "not run"
 
 
 @dataclass(frozen=True)
-class Step:
-    number: int  # the first is 1
+class RunStep:
+    """One operation of a run and its status."""
+
+    number: int  # from 1
     title: str
-    source: str  # the id of the dataset that it reads
-    standing: Standing
-    sentence: str = ""
-    facts: Facts = ()  # of what went wrong
+    source: str  # id of the dataset that the operation reads
+    status: StepStatus
+    message: str = ""
+    details: Details = ()  # of an error
 
 
-def is_under_way(run: Run) -> bool:
-    return run["state"] in UNDER_WAY
+def is_active(run: Run) -> bool:
+    """Return whether a run is waiting or running."""
+    return run["state"] in ACTIVE_STATES
 
 
-def steps(run: Run) -> list[Step]:
-    """Each operation of a run and where it stands. An error belongs to the operation that it names."""
-    done = {each["order"]: each for each in run["results"] if each.get("success")}
+def list_steps(run: Run) -> list[RunStep]:
+    """List the operations of a run with their status. An error belongs to the operation that it names."""
+    done = {result["order"]: result for result in run["results"] if result.get("success")}
     failed = _error(run).get("details", {}).get("operation_order")
     return [
-        Step(
+        RunStep(
             number,
             operation.get("alias") or operation["type"],
             operation["parameters"]["source"]["dataset_id"],
-            *_stands(run, operation["order"], done, failed),
+            *_status(run, operation["order"], done, failed),
         )
         for number, operation in enumerate(run["pipeline"]["operations"], 1)
     ]
 
 
-def summary(run: Run) -> str:
-    """Where a run stands, in a sentence that changes only when something has happened."""
+def describe_run(run: Run) -> str:
+    """Describe the state of a run in one sentence."""
     progress = run["progress"] or {}
-    match State(run["state"]):
-        case State.QUEUED:
-            return "It waits for its turn."
-        case State.RUNNING if run["cancelling"]:
-            return "It was asked to stop, and will soon."
-        case State.RUNNING if progress.get("type") and not _gets_ready(progress):
+    match RunState(run["state"]):
+        case RunState.QUEUED:
+            return "Waiting in the run queue."
+        case RunState.RUNNING if run["cancelling"]:
+            return "Cancellation requested."
+        case RunState.RUNNING if progress.get("type") and not _is_starting(progress):
             return f"Operation {progress['operation'] + 1} of {progress['operations']}: {progress['type']}."
-        case State.RUNNING:
-            return "It has begun; Spark gets ready."
-        case State.SUCCEEDED:
-            return " ".join(f"{each['name']} is at version {each['version']}." for each in run["written"]) or "Done."
-        case State.FAILED:
-            return f"It failed. {NOTHING}"
-        case State.CANCELLED:
-            return f"It was cancelled. {NOTHING}"
+        case RunState.RUNNING:
+            return "Starting Spark."
+        case RunState.SUCCEEDED:
+            return (
+                " ".join(f"{dataset['name']} is at version {dataset['version']}." for dataset in run["written"])
+                or "Done."
+            )
+        case RunState.FAILED:
+            return f"The run failed. {NOTHING_WRITTEN}"
+        case RunState.CANCELLED:
+            return f"The run was cancelled. {NOTHING_WRITTEN}"
 
 
-def share(run: Run) -> float:
-    """How much of a run is done, of 1: operations count alike, and so do the tasks that are known of one."""
-    if run["state"] == State.SUCCEEDED:
+def completed_share(run: Run) -> float:
+    """Return the completed share of a run, from 0 to 1. All operations count alike, as do the tasks of one."""
+    if run["state"] == RunState.SUCCEEDED:
         return 1.0
     progress = run["progress"] or {}
     if not progress.get("operations"):
@@ -81,58 +87,60 @@ def share(run: Run) -> float:
     return float(min((progress["operation"] + tasks) / progress["operations"], 1.0))
 
 
-def own_error(run: Run) -> tuple[str, Facts] | None:
-    """What ended a run, unless it is the fault of one operation."""
+def find_run_error(run: Run) -> tuple[str, Details] | None:
+    """Return message and details of the error that ended a run, unless it belongs to one operation."""
     error = _error(run)
     if not error or "operation_order" in error.get("details", {}):
         return None
-    return str(error["message"]), facts(error.get("details", {}))
+    return str(error["message"]), format_details(error.get("details", {}))
 
 
 def _error(run: Run) -> Mapping[str, Any]:
-    told: Mapping[str, Any] = (run["error"] or {}).get("error", {})
-    return told
+    error: Mapping[str, Any] = (run["error"] or {}).get("error", {})
+    return error
 
 
-def _stands(
+def _status(
     run: Run, order: int, done: Mapping[int, Mapping[str, Any]], failed: int | None
-) -> tuple[Standing, str, Facts]:
+) -> tuple[StepStatus, str, Details]:
     progress = run["progress"] or {}
     if order in done:
-        return Standing.DONE, _counts(done[order]["operation"], done[order]["result"]), ()
+        return StepStatus.DONE, _format_counts(done[order]["operation"], done[order]["result"]), ()
     if order == failed:
         error = _error(run)
-        return Standing.FAILED, f"{error['message']} ({error['code']})", facts(error["details"])
-    if not is_under_way(run):
-        return Standing.LEFT, "", ()
-    if run["state"] == State.RUNNING and progress.get("order") == order:
-        return Standing.RUNNING, _spark(progress), ()
-    return Standing.WAITING, "", ()
+        return StepStatus.FAILED, f"{error['message']} ({error['code']})", format_details(error["details"])
+    if not is_active(run):
+        return StepStatus.SKIPPED, "", ()
+    if run["state"] == RunState.RUNNING and progress.get("order") == order:
+        return StepStatus.RUNNING, _format_progress(progress), ()
+    return StepStatus.WAITING, "", ()
 
 
-def _counts(kind: str, result: Mapping[str, Any]) -> str:
-    if kind == "append":
-        how = " and ".join(word for word in ("filtered", "aggregated") if result[word])
-        what = f"{shown.count(result['rows_appended'], 'row')} appended" + (f", {how}" if how else "")
+def _format_counts(operation_type: str, result: Mapping[str, Any]) -> str:
+    if operation_type == "append":
+        qualifiers = " and ".join(word for word in ("filtered", "aggregated") if result[word])
+        changes = f"{formatting.format_count(result['rows_appended'], 'row')} appended" + (
+            f", {qualifiers}" if qualifiers else ""
+        )
     else:
-        what = ", ".join(f"{result[word]:,} {word}" for word in ("inserted", "updated", "deleted"))
-    after = shown.count(result["working_dataset_rows_after"], "row")
-    return f"{what}; {after} after it, in {shown.seconds(result['execution_time_ms'] / 1000)}"
+        changes = ", ".join(f"{result[word]:,} {word}" for word in ("inserted", "updated", "deleted"))
+    after = formatting.format_count(result["working_dataset_rows_after"], "row")
+    return f"{changes}; {after} in the working dataset; took {formatting.format_seconds(result['execution_time_ms'] / 1000)}"
 
 
-def _gets_ready(progress: Mapping[str, Any]) -> bool:
-    """Is the first operation next, and Spark has nothing to tell yet?"""
+def _is_starting(progress: Mapping[str, Any]) -> bool:
+    """Return whether Spark has not started the first operation yet."""
     return not (progress["operation"] or progress["phase"] or progress["stages"])
 
 
-def _spark(progress: Mapping[str, Any]) -> str:
-    if _gets_ready(progress):
-        return "Spark gets ready"
-    parts = [progress["phase"] or "begins"]
+def _format_progress(progress: Mapping[str, Any]) -> str:
+    if _is_starting(progress):
+        return "starting Spark"
+    parts = [progress["phase"] or "starting"]
     if progress["tasks"]:
         parts.append(f"task {progress['tasks_done']:,} of {progress['tasks']:,}")
     if progress["stages"] > 1:
         parts.append(f"stage {progress['stages_done']:,} of {progress['stages']:,}")
     if progress["rows"]:
-        parts.append(f"{shown.count(progress['rows'], 'row')} written")
+        parts.append(f"{formatting.format_count(progress['rows'], 'row')} written")
     return ", ".join(parts)

@@ -1,7 +1,6 @@
-"""Queries: written, tried, judged by their schema, registered and asked."""
+"""Pages of registered queries."""
 
-from penstock.ui.queries import detail as one
-from penstock.ui.queries import list as overview
-from penstock.ui.queries import edit, new
+from penstock.ui.queries import new  # isort: skip  # first: `/queries/{id}` would match its path, too
+from penstock.ui.queries import detail, edit, list
 
-__all__ = ["edit", "new", "one", "overview"]
+__all__ = ["detail", "edit", "list", "new"]

@@ -1,4 +1,4 @@
-"""Rows that came of SQL: as a table, a part at a time, and as a simple chart."""
+"""Result view: the rows of a query as a table and as a chart."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,151 +8,162 @@ from typing import Any
 from nicegui import ui
 
 from penstock.core.result_schema import FieldType
-from penstock.ui import formatting as shown
-from penstock.ui import charts
-from penstock.ui.layout import named
-from penstock.ui.data_table import Column, grid, pager
+from penstock.ui import charts, formatting
+from penstock.ui.data_table import TableColumn, show_pager, show_table
+from penstock.ui.elements import with_label
 
-AT_ONCE = 50  # rows of a table
-MOST_POINTS = 200  # of a chart
-LONGEST_KEPT = 5_000  # characters of a value
-_KINDS = {"bars": "Bars", "lines": "Lines"}
-_NUMBERS = ("int", "uint", "float", "double", "halffloat")
+PAGE_ROWS = 50  # rows of a table
+MAX_POINTS = 200  # of a chart
+MAX_VALUE_CHARS = 5_000  # characters of a value
+_CHART_TYPES = {"bars": "Bars", "lines": "Lines"}
 
 
 @dataclass(frozen=True)
-class Heading:
+class ResultColumn:
+    """A column of a result."""
+
     name: str
-    type: str  # in words
+    type: str  # for users
     is_number: bool
 
 
 @dataclass(frozen=True)
-class Rows:
-    columns: tuple[Heading, ...]
-    values: tuple[Mapping[str, Any], ...]  # numbers as they are, all else as it is shown
+class ResultRows:
+    """Columns and rows of a result."""
+
+    columns: tuple[ResultColumn, ...]
+    values: tuple[Mapping[str, Any], ...]  # numbers unchanged, other values as text
 
 
-def previewed(answer: Mapping[str, Any]) -> Rows:
-    """Rows that promise nothing: their columns tell their types."""
+def from_preview(response: Mapping[str, Any]) -> ResultRows:
+    """Create rows from a preview, which returns the type of each column."""
     columns = tuple(
-        Heading(each["name"], shown.type_name(each["type"]), _is_number(each["type"])) for each in answer["columns"]
+        ResultColumn(column["name"], formatting.format_type(column["type"]), formatting.is_number(column["type"]))
+        for column in response["columns"]
     )
-    return Rows(columns, _kept(answer["value"]))
+    return ResultRows(columns, _shorten_rows(response["value"]))
 
 
-def promised(answer: Mapping[str, Any], fields: Sequence[Mapping[str, Any]]) -> Rows:
-    """Rows that fit a schema. An optional field may be missing from all of them."""
-    value = answer["value"]
+def from_result(response: Mapping[str, Any], fields: Sequence[Mapping[str, Any]]) -> ResultRows:
+    """Create rows from the result of a registered query. Optional fields that no row has are left out."""
+    rows = response["value"]
     columns = tuple(
-        Heading(each["name"], f"list of {each['type']}" if each.get("array") else each["type"], _holds_numbers(each))
-        for each in fields
-        if not value or each["name"] in value[0]
+        ResultColumn(
+            field["name"], f"list of {field['type']}" if field.get("array") else field["type"], _is_numeric(field)
+        )
+        for field in fields
+        if not rows or field["name"] in rows[0]
     )
-    return Rows(columns, _kept(value))
+    return ResultRows(columns, _shorten_rows(rows))
 
 
-def axes(rows: Rows) -> tuple[str | None, str | None]:
-    """The columns that a chart begins with: the first that are words, and the first that are numbers."""
-    words = [each.name for each in rows.columns if not each.is_number]
-    numbers = [each.name for each in rows.columns if each.is_number]
-    x = next(iter(words or numbers), None)
-    return x, next((each for each in numbers if each != x), next(iter(numbers), None))
+def default_axes(rows: ResultRows) -> tuple[str | None, str | None]:
+    """Return the columns of the initial chart: the first text column and the first numeric one."""
+    texts = [column.name for column in rows.columns if not column.is_number]
+    numbers = [column.name for column in rows.columns if column.is_number]
+    x = next(iter(texts or numbers), None)
+    return x, next((name for name in numbers if name != x), next(iter(numbers), None))
 
 
-def points(rows: Rows, x: str, y: str) -> tuple[list[str], list[float | None]]:
-    """The first of them, as a chart draws them."""
-    some = rows.values[:MOST_POINTS]
-    return [shown.cell(row.get(x)) for row in some], [_drawn(row.get(y)) for row in some]
+def chart_points(rows: ResultRows, x: str, y: str) -> tuple[list[str], list[float | None]]:
+    """Return labels and values of the first rows for a chart."""
+    first_rows = rows.values[:MAX_POINTS]
+    return [formatting.format_cell(row.get(x)) for row in first_rows], [_chart_value(row.get(y)) for row in first_rows]
 
 
-def show(rows: Rows, name: str, *, paged: bool = True) -> None:
-    """A table and a chart to choose from. Not paged: the rows are a page already."""
+def show_result(rows: ResultRows, name: str, *, paged: bool = True) -> None:
+    """Show a table and a chart in tabs. With `paged=False` the rows are one page already."""
     with ui.tabs().props("dense no-caps inline-label align=left").classes("w-full") as tabs:
         table = ui.tab("Table", icon="table_rows")
         chart = ui.tab("Chart", icon="bar_chart")
     with ui.tab_panels(tabs, value=table, animated=False).classes("w-full bg-transparent"):
         with ui.tab_panel(table).classes("p-0 pt-2"):
-            _Table(rows, name, len(rows.values) if not paged else AT_ONCE)
+            _ResultTable(rows, name, len(rows.values) if not paged else PAGE_ROWS)
         with ui.tab_panel(chart).classes("p-0 pt-2"):
-            _Chart(rows, name)
+            _ResultChart(rows, name)
 
 
-def refused(sentence: str) -> None:
-    """In place of rows."""
+def show_error(message: str) -> None:
+    """Show an error in place of the rows."""
     with ui.card().classes("w-full").props("flat bordered role=alert"), ui.row().classes("items-center gap-2 no-wrap"):
         ui.icon("error", color="negative", size="sm").props("aria-hidden=true")
-        ui.label(shown.sentence(sentence)).classes("break-anywhere")
+        ui.label(formatting.to_sentence(message)).classes("break-anywhere")
 
 
-class _Table:
-    def __init__(self, rows: Rows, name: str, at_once: int) -> None:
-        self._rows, self._name, self._at_once = rows, name, max(at_once, 1)
-        self._columns = [Column(each.name, f"{each.name} · {each.type}", right=each.is_number) for each in rows.columns]
-        self._shown = ui.column().classes("w-full gap-2")
+class _ResultTable:
+    def __init__(self, rows: ResultRows, name: str, page_rows: int) -> None:
+        self._rows, self._name, self._page_rows = rows, name, max(page_rows, 1)
+        self._columns = [
+            TableColumn(column.name, f"{column.name} · {column.type}", align_right=column.is_number)
+            for column in rows.columns
+        ]
+        self._container = ui.column().classes("w-full gap-2")
         self._move(0)
 
     def _move(self, skip: int) -> None:
-        values, top = self._rows.values, self._at_once
-        self._shown.clear()
-        with self._shown:
-            grid(self._columns, values[skip : skip + top], name=self._name)
-            if len(values) > top:
-                many = len(values[skip : skip + top])
-                pager(skip, many, len(values), more=skip + top < len(values), on_move=self._move, top=top)
+        values, page_rows = self._rows.values, self._page_rows
+        self._container.clear()
+        with self._container:
+            show_table(self._columns, values[skip : skip + page_rows], name=self._name)
+            if len(values) > page_rows:
+                rows_on_page = len(values[skip : skip + page_rows])
+                show_pager(
+                    skip,
+                    rows_on_page,
+                    len(values),
+                    has_more=skip + page_rows < len(values),
+                    on_move=self._move,
+                    page_rows=page_rows,
+                )
 
 
-class _Chart:
-    def __init__(self, rows: Rows, name: str) -> None:
+class _ResultChart:
+    def __init__(self, rows: ResultRows, name: str) -> None:
         self._rows, self._name = rows, name
-        x, y = axes(rows)
+        x, y = default_axes(rows)
         if x is None or y is None or not rows.values:
-            ui.label("A chart needs rows, and a column of numbers among them.").classes("quiet")
+            ui.label("A chart needs rows and a numeric column.").classes("quiet")
             return
-        columns = [each.name for each in rows.columns]
-        numbers = [each.name for each in rows.columns if each.is_number]
+        columns = [column.name for column in rows.columns]
+        numbers = [column.name for column in rows.columns if column.is_number]
         with ui.row().classes("w-full items-center gap-2 flex-wrap"):
-            self._x = ui.select(columns, value=x, label="Along", on_change=self._draw)
-            self._y = ui.select(numbers, value=y, label="How much", on_change=self._draw)
-            for each in (self._x, self._y):
-                each.props("outlined dense options-dense").classes("w-44")
-            self._kind = ui.toggle(_KINDS, value="bars", on_change=self._draw).props("no-caps unelevated")
-            named(self._kind, "Kind of chart")
-        self._drawn = ui.column().classes("w-full gap-1")
+            self._x = ui.select(columns, value=x, label="X axis", on_change=self._draw)
+            self._y = ui.select(numbers, value=y, label="Y axis", on_change=self._draw)
+            for select in (self._x, self._y):
+                select.props("outlined dense options-dense").classes("w-44")
+            self._chart_type = ui.toggle(_CHART_TYPES, value="bars", on_change=self._draw).props("no-caps unelevated")
+            with_label(self._chart_type, "Chart type")
+        self._container = ui.column().classes("w-full gap-1")
         self._draw()
 
     def _draw(self) -> None:
         x, y = str(self._x.value), str(self._y.value)
-        labels, values = points(self._rows, x, y)
+        labels, values = chart_points(self._rows, x, y)
         name = f"{self._name}: {y} by {x}"
-        self._drawn.clear()
-        with self._drawn:
-            if self._kind.value == "lines":
-                charts.lines(labels, {y: values}, name=name)
+        self._container.clear()
+        with self._container:
+            if self._chart_type.value == "lines":
+                charts.show_line_chart(labels, {y: values}, name=name)
             else:
-                charts.bars(labels, values, name=name, unit=y)
-            if len(self._rows.values) > MOST_POINTS:
-                ui.label(f"The first {MOST_POINTS} of {len(self._rows.values):,} rows.").classes("text-sm quiet")
+                charts.show_bar_chart(labels, values, name=name, unit=y)
+            if len(self._rows.values) > MAX_POINTS:
+                ui.label(f"Showing the first {MAX_POINTS} of {len(self._rows.values):,} rows.").classes("text-sm quiet")
 
 
-def _kept(values: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
-    """Short enough to stay while the page is open."""
-    return tuple({name: _short(value) for name, value in row.items()} for row in values)
+def _shorten_rows(values: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
+    """Shorten long values, because the rows stay in memory while the page is open."""
+    return tuple({name: _shorten(value) for name, value in row.items()} for row in values)
 
 
-def _short(value: Any) -> Any:
+def _shorten(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | Decimal):
         return value
-    return shown.cut(shown.whole(value), LONGEST_KEPT)
+    return formatting.truncate(formatting.format_value(value), MAX_VALUE_CHARS)
 
 
-def _is_number(kind: Any) -> bool:
-    return "decimal" in kind if isinstance(kind, dict) else str(kind).startswith(_NUMBERS)
-
-
-def _holds_numbers(field: Mapping[str, Any]) -> bool:
+def _is_numeric(field: Mapping[str, Any]) -> bool:
     return field["type"] == FieldType.NUMBER and not field.get("array")
 
 
-def _drawn(value: Any) -> float | None:
+def _chart_value(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float | Decimal) else None

@@ -1,4 +1,4 @@
-"""Where SQL is written and tried: with datasets at hand, values for its parameters, rows, and what a schema says of them."""
+"""SQL editor: write and preview a statement, with a dataset browser, parameters and validation of the rows."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -7,39 +7,44 @@ from nicegui import ui
 
 from penstock.core.caller import Role
 from penstock.errors import Invalid
-from penstock.ui import formatting as shown
-from penstock.ui import code_editor
-from penstock.ui.api_client import Problem
-from penstock.ui.layout import Visit, once, told
-from penstock.ui.queries import result_view as results
-from penstock.ui.queries import sql_text as sql
-from penstock.ui.queries import validation_report as verdict
-from penstock.ui.queries.dataset_browser import palette
-from penstock.ui.queries.schema_picker import Promise
-from penstock.ui.queries.parameter_form import NEEDED, Entry, Form, declared, declared_as, tried
+from penstock.ui import code_editor, formatting
+from penstock.ui.actions import show_errors, single_flight
+from penstock.ui.api_client import ApiError
+from penstock.ui.queries import result_view, sql_text, validation_report
+from penstock.ui.queries.dataset_browser import show_browser
+from penstock.ui.queries.parameter_form import (
+    VALUE_REQUIRED,
+    ParameterEntry,
+    ParameterForm,
+    to_declarations,
+    to_entry,
+    to_values,
+)
+from penstock.ui.queries.schema_picker import SchemaPicker
+from penstock.ui.session import PageSession
 
-_ROWS = "grid-template-rows: auto 1fr"  # rows begin under the editor, however high that is what stands beside both
-_BRING = """
+_GRID_STYLE = "grid-template-rows: auto 1fr"  # results start below the editor, whatever the height of the side column
+_SCROLL_TO_RESULTS = """
 requestAnimationFrame(() => {
-  const place = getHtmlElement(%d), {top} = place.getBoundingClientRect();
-  if (top < 0 || top > innerHeight - 200) place.scrollIntoView();
+  const results = getHtmlElement(%d), {top} = results.getBoundingClientRect();
+  if (top < 0 || top > innerHeight - 200) results.scrollIntoView();
 })
 """
-_HINT = "Ctrl+Enter previews. Tab indents; Escape, then Tab leaves the editor."
+_HINT = "Ctrl+Enter runs the preview. Press Escape, then Tab, to leave the editor."
 
 
-class Workbench:
-    """One statement in front of somebody."""
+class SqlEditor:
+    """Editor of one SQL statement."""
 
-    def __init__(self, visit: Visit, text: str, parameters: Sequence[Mapping[str, Any]]) -> None:
-        self._visit = visit
-        self._on_edit: Callable[[], None] = lambda: None
-        self._entries = {each["name"].lower(): declared_as(each) for each in parameters}
+    def __init__(self, session: PageSession, text: str, parameters: Sequence[Mapping[str, Any]]) -> None:
+        self._session = session
+        self._edit_callback: Callable[[], None] = lambda: None
+        self._entries = {parameter["name"].lower(): to_entry(parameter) for parameter in parameters}
         self._names: list[str] = []
-        preview = once(self.preview)
-        with ui.element("div").classes("w-full grid grid-cols-1 lg:grid-cols-4 gap-4").style(_ROWS):
+        preview = single_flight(self.preview)
+        with ui.element("div").classes("w-full grid grid-cols-1 lg:grid-cols-4 gap-4").style(_GRID_STYLE):
             with ui.column().classes("lg:col-span-3 min-w-0 gap-2"):
-                self._editor = code_editor.code_editor(text, "SQL", name="SQL", on_change=self._edited)
+                self._editor = code_editor.create_code_editor(text, "SQL", label="SQL", on_change=self._edited)
                 self._editor.style("height: min(40vh, 15rem)").map_key("Mod-Enter", preview)
                 self._parameters = ui.column().classes("w-full gap-2")
                 with ui.row().classes("w-full items-center gap-3 flex-wrap"):
@@ -49,155 +54,163 @@ class Workbench:
                     ui.label(_HINT).classes("text-sm quiet max-md:hidden")
             self._side = ui.column().classes("lg:row-span-2 min-w-0 gap-2")
             with ui.column().classes("lg:col-span-3 min-w-0 gap-2").style("scroll-margin-top: 4rem") as self._results:
-                self._wrong = ui.column().classes("w-full gap-2")
-                self._verdict = ui.column().classes("w-full gap-0")
+                self._errors = ui.column().classes("w-full gap-2")
+                self._report = ui.column().classes("w-full gap-0")
                 self._outcome = ui.column().classes("w-full gap-2")
-        self.promise = Promise(visit, self._statement, self._judge)
-        self._rows: list[Any] | None = None  # that came last, as far as they can be checked
-        self._ask_for_values()
+        self.schema_picker = SchemaPicker(session, self._statement, self._on_schema_change)
+        self._rows: list[Any] | None = None  # of the last preview, as many as can be validated
+        self._show_parameters()
 
-    async def fill(self, schema_id: str | None = None) -> None:
-        """What the service has to be asked for."""
+    async def load(self, schema_id: str | None = None) -> None:
+        """Load the dataset browser and the schemas."""
         with self._side:
-            await palette(self._visit, self._editor)
-        await self.promise.look()
+            await show_browser(self._session, self._editor)
+        await self.schema_picker.search()
         if schema_id:
-            await self.promise.take(schema_id)
+            await self.schema_picker.select(schema_id)
 
-    def when_edited(self, hear: Callable[[], None]) -> None:
-        self._on_edit = hear
+    def on_edit(self, callback: Callable[[], None]) -> None:
+        """Set the function that is called after every edit."""
+        self._edit_callback = callback
 
     @property
     def text(self) -> str:
         return self._editor.value or ""
 
-    def declared(self) -> list[dict[str, Any]]:
-        return declared(self._used())
+    def declarations(self) -> list[dict[str, Any]]:
+        return to_declarations(self._used_entries())
 
     async def preview(self) -> None:
-        """The first rows of the statement as it stands."""
+        """Run the statement and show its first rows."""
         statement = self._statement()
         if statement is None:
             return
-        self._tell("Running…", busy=True)
-        came = ""
+        self._set_status("Running…", is_busy=True)
+        status = ""
         try:
-            answer = (await self._visit.api.ask("POST", "/queries/preview", statement, exact=True)).body
-        except Problem as problem:
-            if problem.status == 401:
+            response = (
+                await self._session.api.request("POST", "/queries/preview", statement, exact_decimals=True)
+            ).body
+        except ApiError as error:
+            if error.status == 401:
                 raise
             self._rows = None
-            self.refuse(problem)
+            self.show_api_error(error)
         else:
             if not self._outcome.is_deleted:
-                came = said(answer)
-                self._show(answer)
-                await self._check()
+                status = describe_preview(response)
+                self._show(response)
+                await self._validate()
         finally:
-            self._tell(came)
+            self._set_status(status)
 
-    def refuse(self, problem: Problem) -> None:
-        """Say what the service says against the statement, at the place that it speaks of."""
+    def show_api_error(self, error: ApiError) -> None:
+        """Show an error of the service at the input that it refers to."""
         if self._outcome.is_deleted:
             return
         self._outcome.clear()
-        self._verdict.clear()
+        self._report.clear()
         self._state.set_text("")
-        self._bring()
-        if problem.code in verdict.MISMATCH:
-            with self._verdict:
-                verdict.show(verdict.of_refusal(problem, self.promise.name))
+        self._scroll_to_results()
+        if error.code in validation_report.MISMATCH_CODES:
+            with self._report:
+                validation_report.show_report(validation_report.report_from_error(error, self.schema_picker.name))
             return
-        position = problem.told.get("position")
-        at = f" ({sql.place(self.text, position)})" if isinstance(position, int) else ""
-        for name in problem.told.get("parameters") or ():
-            self._form.complain(name, NEEDED)
-        with self._wrong:
-            results.refused(f"{problem.sentence}{at}")
+        position = error.payload.get("position")
+        location = f" ({sql_text.describe_position(self.text, position)})" if isinstance(position, int) else ""
+        for name in error.payload.get("parameters") or ():
+            self._form.set_error(name, VALUE_REQUIRED)
+        with self._errors:
+            result_view.show_error(f"{error.message}{location}")
 
-    def complain(self, place: Sequence[str], sentence: str) -> ui.element:
-        """Something is wrong with a parameter that was declared, or else with the SQL; where it is said."""
-        used = self._used()
-        match place:
-            case ["parameters", number, *member] if number.isdecimal() and int(number) < len(used):
-                box = self._form.complain(used[int(number)].name, sentence, *member[:1])
+    def show_error(self, path: Sequence[str], message: str) -> ui.element:
+        """Show an error at a declared parameter, or else at the SQL. Returns the element with the error."""
+        entries = self._used_entries()
+        match path:
+            case ["parameters", number, *member] if number.isdecimal() and int(number) < len(entries):
+                box = self._form.set_error(entries[int(number)].name, message, *member[:1])
                 if box is not None:
                     return box
-        with self._wrong:
-            results.refused(sentence)
+        with self._errors:
+            result_view.show_error(message)
         return self._editor
 
-    def forgive(self) -> None:
-        self._wrong.clear()
-        self._form.forgive()
+    def clear_errors(self) -> None:
+        """Remove all errors."""
+        self._errors.clear()
+        self._form.clear_errors()
 
     def _statement(self) -> dict[str, Any] | None:
-        """As the API takes it; None: a value is none of its type, which is said where it stands."""
-        self.forgive()
+        """Return SQL and parameters for the API, or None if a value is invalid. The error is shown at its input."""
+        self.clear_errors()
         try:
-            given = tried(self._used())
-        except Invalid as refusal:
-            for each in refusal.context["errors"]:
-                self._form.complain(str(each["pointer"]).removeprefix("/"), str(each["message"]))
+            values = to_values(self._used_entries())
+        except Invalid as error:
+            for item in error.context["errors"]:
+                self._form.set_error(str(item["pointer"]).removeprefix("/"), str(item["message"]))
             return None
-        return {"sql": self.text, **({"parameters": given} if given else {})}
+        return {"sql": self.text, **({"parameters": values} if values else {})}
 
-    def _used(self) -> list[Entry]:
+    def _used_entries(self) -> list[ParameterEntry]:
         return [self._entries[name.lower()] for name in self._names]
 
     def _edited(self) -> None:
-        if sql.placeholders(self.text) != self._names:
-            self._ask_for_values()
-        self._on_edit()
+        if sql_text.find_parameters(self.text) != self._names:
+            self._show_parameters()
+        self._edit_callback()
 
-    def _ask_for_values(self) -> None:
-        self._names = sql.placeholders(self.text)
+    def _show_parameters(self) -> None:
+        self._names = sql_text.find_parameters(self.text)
         for name in self._names:
-            self._entries.setdefault(name.lower(), Entry(name)).name = name
+            self._entries.setdefault(name.lower(), ParameterEntry(name)).name = name
         self._parameters.clear()
         with self._parameters:
             if self._names:
                 ui.label("Parameters").classes("font-medium").props('role=heading aria-level="2"')
-            self._form = Form(
-                self._used(), declaring=self._visit.may(Role.DEVELOPER), on_change=lambda: self._on_edit()
+            self._form = ParameterForm(
+                self._used_entries(),
+                declaring=self._session.has_role(Role.DEVELOPER),
+                on_change=lambda: self._edit_callback(),
             )
 
-    def _show(self, answer: Mapping[str, Any]) -> None:
-        self._rows = verdict.sendable(answer["value"])
+    def _show(self, response: Mapping[str, Any]) -> None:
+        self._rows = validation_report.limit_rows(response["value"])
         self._outcome.clear()
         with self._outcome:
-            results.show(results.previewed(answer), "Preview")
-        self._bring()
+            result_view.show_result(result_view.from_preview(response), "Preview")
+        self._scroll_to_results()
 
-    async def _check(self) -> None:
-        if self._rows is None or self._verdict.is_deleted:
+    async def _validate(self) -> None:
+        if self._rows is None or self._report.is_deleted:
             return
-        id, rows = self.promise.id, self._rows
-        found = await verdict.of_rows(self._visit.api, id, self.promise.name, rows) if id else None
-        if id != self.promise.id or rows is not self._rows or self._verdict.is_deleted:
-            return  # it is about something else by now
-        self._verdict.clear()
-        if found:
-            with self._verdict:
-                verdict.show(found)
+        id, rows = self.schema_picker.id, self._rows
+        report = (
+            await validation_report.validate_rows(self._session.api, id, self.schema_picker.name, rows) if id else None
+        )
+        if id != self.schema_picker.id or rows is not self._rows or self._report.is_deleted:
+            return  # the rows or the schema have changed meanwhile
+        self._report.clear()
+        if report:
+            with self._report:
+                validation_report.show_report(report)
 
-    async def _judge(self) -> None:
-        self._on_edit()
-        await told(self._check)()
+    async def _on_schema_change(self) -> None:
+        self._edit_callback()
+        await show_errors(self._validate)()
 
-    def _tell(self, words: str, *, busy: bool = False) -> None:
+    def _set_status(self, text: str, *, is_busy: bool = False) -> None:
         if not self._button.is_deleted:
-            self._button.set_enabled(not busy)
-            self._state.set_text(words)
+            self._button.set_enabled(not is_busy)
+            self._state.set_text(text)
 
-    def _bring(self) -> None:
-        """What came is to be seen, whichever button it came of."""
-        ui.run_javascript(_BRING % self._results.id)
+    def _scroll_to_results(self) -> None:
+        """Scroll to the results if they are not visible."""
+        ui.run_javascript(_SCROLL_TO_RESULTS % self._results.id)
 
 
-def said(answer: Mapping[str, Any]) -> str:
-    """How many rows, of which versions."""
-    many = shown.count(len(answer["value"]), "row")
-    first = f"The first {many}; there are more" if answer.get("more") else many
-    read = ", ".join(f"{name} v{version}" for name, version in answer["@penstock.versions"].items())
-    return f"{first} · read {read}" if read else first
+def describe_preview(response: Mapping[str, Any]) -> str:
+    """Describe the number of rows and the versions that were read."""
+    rows = formatting.format_count(len(response["value"]), "row")
+    summary = f"First {rows}; the result has more" if response.get("more") else rows
+    read = ", ".join(f"{name} v{version}" for name, version in response["@penstock.versions"].items())
+    return f"{summary} · read {read}" if read else summary

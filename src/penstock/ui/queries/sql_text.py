@@ -1,9 +1,9 @@
-"""SQL as an editor looks at it: the parameters it names, how a name is spelled in it, and where a place in it is."""
+"""SQL text: find parameters, quote identifiers, and describe positions."""
 
 import re
 from collections.abc import Sequence
 
-# What a $ means nothing in comes first, so that it is gone before a parameter is looked for.
+# Tokens in which $ has no meaning come first, so that no parameter is found inside them.
 _TOKEN = re.compile(
     r"""
       [eE]'(?:[^'\\]|\\.|'')*(?:'|\Z)      # text with escapes
@@ -17,39 +17,39 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-RESERVED = (  # words that SQL takes for its own
+RESERVED_WORDS = (  # reserved words of DuckDB
     "all|analyse|analyze|and|any|array|as|asc|asymmetric|both|case|cast|check|collate|column|constraint|"
     "create|default|deferrable|desc|describe|distinct|do|else|end|except|false|fetch|for|foreign|from|group|"
     "having|in|initially|intersect|into|lambda|lateral|leading|limit|not|null|offset|on|only|or|order|pivot|"
     "pivot_longer|pivot_wider|placing|primary|qualify|references|returning|select|show|some|summarize|"
     "symmetric|table|then|to|trailing|true|union|unique|unpivot|using|variadic|when|where|window|with"
 )
-_RESERVED = re.compile(RESERVED, re.IGNORECASE)
+_RESERVED = re.compile(RESERVED_WORDS, re.IGNORECASE)
 
 
-def placeholders(sql: str) -> list[str]:
-    """The parameters in their order, each once: DuckDB does not mind their case."""
-    found: dict[str, str] = {}
+def find_parameters(sql: str) -> list[str]:
+    """Return the names of the parameters in their order, each once. DuckDB ignores their case."""
+    names: dict[str, str] = {}
     for token in _TOKEN.finditer(sql):
         if name := token["name"]:
-            found.setdefault(name.lower(), name)
-    return list(found.values())
+            names.setdefault(name.lower(), name)
+    return list(names.values())
 
 
-def identifier(name: str) -> str:
-    """A column's name as SQL has it: with quotes, where it needs them."""
+def quote_identifier(name: str) -> str:
+    """Quote a column name if SQL requires it."""
     if _PLAIN.fullmatch(name) and not _RESERVED.fullmatch(name):
         return name
     return '"' + name.replace('"', '""') + '"'
 
 
-def path(parts: Sequence[str]) -> str:
-    """`finance.report`."""
-    return ".".join(map(identifier, parts))
+def quote_path(parts: Sequence[str]) -> str:
+    """Quote the parts of a qualified name: `finance.report`."""
+    return ".".join(map(quote_identifier, parts))
 
 
-def place(sql: str, position: int) -> str:
-    """A place that is told in bytes from the start, as people find it: `line 2, column 8`."""
+def describe_position(sql: str, position: int) -> str:
+    """Describe a position that is given in bytes: `line 2, column 8`."""
     before = sql.encode()[:position].decode(errors="ignore")
     line = before.count("\n") + 1
     return f"line {line}, column {len(before) - before.rfind(chr(10))}"

@@ -1,7 +1,6 @@
-"""Schemas: found, looked at, written, tried and led through their states."""
+"""Pages of result schemas."""
 
-from penstock.ui.schemas import detail as one
-from penstock.ui.schemas import list as overview
-from penstock.ui.schemas import edit, new
+from penstock.ui.schemas import new  # isort: skip  # first: `/schemas/{id}` would match its path, too
+from penstock.ui.schemas import detail, edit, list
 
-__all__ = ["edit", "new", "one", "overview"]
+__all__ = ["detail", "edit", "list", "new"]

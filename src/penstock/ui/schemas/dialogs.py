@@ -1,4 +1,4 @@
-"""What the editor of a schema asks: JSON to edit, a sample to infer from, whose change stays, whether to break readers."""
+"""Dialogs of the schema editor: edit as JSON, infer from a sample, resolve a conflict, confirm a breaking change."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -8,190 +8,231 @@ from typing import Any
 from nicegui import ui
 
 from penstock.errors import Invalid, Unsupported
-from penstock.ui import formatting as shown
-from penstock.ui.api_client import Api, Problem
-from penstock.ui.layout import Visit, answered, confirmed, named, once, subheading
-from penstock.ui.schemas import diff_text as changes
-from penstock.ui.schemas.form_model import Form, read, value, written
-from penstock.ui.schemas.inputs import Input, Textarea, whole
+from penstock.ui import formatting
+from penstock.ui.actions import single_flight
+from penstock.ui.api_client import ApiClient, ApiError
+from penstock.ui.dialogs import confirm, dialog_result
+from penstock.ui.elements import subheading, with_label
+from penstock.ui.schemas import diff_text
+from penstock.ui.schemas.form_model import SchemaFormData, parse_form, parse_pasted_json, to_json_text
+from penstock.ui.schemas.inputs import Input, Textarea, reject_truncated
+from penstock.ui.session import PageSession
 
-_WAYS = {
+_SOURCES = {
     "rows": "Rows",
     "dataset": "Dataset",
     "sql": "SQL",
 }
 
 
-class Choice(Enum):
+class SchemaConflictChoice(Enum):
+    """Resolution of a conflict with another user's change."""
+
     RELOAD = "Reload"
     OVERWRITE = "Overwrite"
 
 
-async def as_json(form: Form, instead: str, judge: Callable[[Form], None]) -> Form | None:
-    """The form as somebody edits it as JSON, or None if it stays as it is.
+async def edit_as_json(
+    form: SchemaFormData, alternative: str, check: Callable[[SchemaFormData], None]
+) -> SchemaFormData | None:
+    """Let the user edit form data as JSON.
 
-    `instead`: what takes a longer text. `judge` raises what is wrong with other values.
+    Args:
+        form: The form data.
+        alternative: The API request that accepts longer texts.
+        check: Raises Invalid or Unsupported if the new data is not allowed.
+
+    Returns:
+        The new data, or None if the user cancelled.
     """
-    with _asking("Edit as JSON", "max-w-3xl") as dialog:
-        text = whole(Textarea("Schema as JSON", value=written(form)), instead).classes("w-full")
+    with _titled_dialog("Edit as JSON", "max-w-3xl") as dialog:
+        text = reject_truncated(Textarea("Schema as JSON", value=to_json_text(form)), alternative).classes("w-full")
         text.props('outlined input-class="font-mono text-sm" rows=20')
-        _keep(dialog, text)
+        _close_only_if_unchanged(dialog, text)
 
         def apply() -> None:
             if not text.validate():
                 return
             try:
-                found = read(text.value or "")
-                judge(found)
-            except (Invalid, Unsupported) as refusal:
-                text.error = refusal.message
+                data = parse_form(text.value or "")
+                check(data)
+            except (Invalid, Unsupported) as error:
+                text.error = error.message
             else:
-                dialog.submit(found)
+                dialog.submit(data)
 
-        _buttons(dialog, "Apply", apply)
-    found: Form | None = await answered(dialog)
-    return found
+        _add_buttons(dialog, "Apply", apply)
+    result: SchemaFormData | None = await dialog_result(dialog)
+    return result
 
 
-async def inferred(visit: Visit, way: str, given: str, replaced: int) -> Mapping[str, Any] | None:
-    """A schema that the service proposes, or None if none is wanted. `replaced`: so many fields go, if they may."""
-    names = await _names(visit.api)
-    with _asking("Infer from a sample", "max-w-2xl") as dialog:
+async def infer_schema(
+    session: PageSession, source: str, sample: str, replaced_fields: int
+) -> Mapping[str, Any] | None:
+    """Let the user infer a schema from a sample.
+
+    Args:
+        session: The session of the page.
+        source: The initial source: rows, dataset or sql.
+        sample: The initial sample.
+        replaced_fields: Number of fields that the result would replace; the user confirms this.
+
+    Returns:
+        The proposed schema, or None if the user cancelled.
+    """
+    names = await _load_dataset_names(session.api)
+    with _titled_dialog("Infer from a sample", "max-w-2xl") as dialog:
         ui.label(
-            "The service looks at the sample and proposes fields, which you then edit. Nothing is stored."
+            "The service proposes fields from the sample, which you can edit before saving. The sample is not stored."
         ).classes("quiet")
-        chosen = ui.toggle(_WAYS, value=way if way in _WAYS else "rows", on_change=lambda: show()).props("no-caps")
-        chosen.props('unelevated toggle-color=primary role=group aria-label="What to infer from"')
+        chosen = ui.toggle(_SOURCES, value=source if source in _SOURCES else "rows", on_change=lambda: show()).props(
+            "no-caps"
+        )
+        chosen.props('unelevated toggle-color=primary role=group aria-label="Source of the sample"')
         inputs = {
-            "rows": Textarea("Rows: a JSON array, or CSV with a line of names").props("rows=10 input-class=font-mono"),
+            "rows": Textarea("Rows: a JSON array, or CSV with a header line").props("rows=10 input-class=font-mono"),
             "dataset": Input("Dataset", autocomplete=names),
             "sql": Textarea("SQL").props("rows=10 input-class=font-mono"),
         }
-        for each in inputs.values():
-            whole(each, "POST /gts/infer").props("outlined dense").classes("w-full")
-        inputs[chosen.value].value = given
-        _keep(dialog, *inputs.values())
+        for element in inputs.values():
+            reject_truncated(element, "POST /gts/infer").props("outlined dense").classes("w-full")
+        inputs[chosen.value].value = sample
+        _close_only_if_unchanged(dialog, *inputs.values())
 
         def show() -> None:
             for name, element in inputs.items():
                 element.set_visibility(name == chosen.value)
 
         async def infer() -> None:
-            taken = inputs[chosen.value]
-            if not taken.validate():
+            box = inputs[chosen.value]
+            if not box.validate():
                 return
             button.props(add="loading")
             try:
-                found = await _proposal(visit.api, chosen.value, taken.value or "")
-            except Invalid as refusal:
-                taken.error = refusal.message
-            except Problem as problem:
-                if problem.status == 401:
+                proposal = await _propose(session.api, chosen.value, box.value or "")
+            except Invalid as error:
+                box.error = error.message
+            except ApiError as error:
+                if error.status == 401:
                     raise
-                taken.error = " ".join([problem.sentence, *(str(each.get("message")) for each in problem.errors[1:4])])
+                box.error = " ".join([error.message, *(str(item.get("message")) for item in error.errors[1:4])])
             else:
-                if not replaced or await confirmed(_replacing(replaced), "Replace"):
-                    dialog.submit(found)
+                if not replaced_fields or await confirm(_replace_question(replaced_fields), "Replace"):
+                    dialog.submit(proposal)
             finally:
                 if not button.is_deleted:
                     button.props(remove="loading")
 
-        button = _buttons(dialog, "Infer", once(infer))
+        button = _add_buttons(dialog, "Infer", single_flight(infer))
         show()
-    found: Mapping[str, Any] | None = await answered(dialog)
-    return found
+    result: Mapping[str, Any] | None = await dialog_result(dialog)
+    return result
 
 
-async def conflict(
-    base: Mapping[str, Any], mine: Mapping[str, Any], now: Mapping[str, Any], newest: Mapping[str, Any]
-) -> Choice | None:
-    """Both sides of a conflict, and whose changes stay; None to go on editing."""
-    with _asking("Somebody else has changed this schema", "max-w-4xl") as dialog:
+async def resolve_conflict(
+    base: Mapping[str, Any], mine: Mapping[str, Any], current: Mapping[str, Any], newest: Mapping[str, Any]
+) -> SchemaConflictChoice | None:
+    """Show the changes of both users, and ask which ones to keep.
+
+    Args:
+        base: The schema as it was loaded.
+        mine: The user's changes.
+        current: The schema as it is stored now.
+        newest: The newest version with its author.
+
+    Returns:
+        The choice, or None to continue editing.
+    """
+    with _titled_dialog("Another user changed this schema", "max-w-4xl") as dialog:
         ui.label(
-            f"You began with version {base['version']}. Version {now['version']} was saved by {newest['author']}, "
-            f"{shown.ago(newest['changed_at'])}."
+            f"You started from version {base['version']}. Version {current['version']} was saved by {newest['author']}, "
+            f"{formatting.format_age(newest['changed_at'])}."
         ).classes("break-anywhere")
         with ui.row().classes("w-full items-start gap-4"):
-            _side("What you changed", changes.lines(base, mine))
-            _side("What they changed", changes.lines(base, now))
-        ui.label("Reload drops your changes. Overwrite drops theirs; they stay in the history.").classes("quiet")
+            _show_side("Your changes", diff_text.diff_entities(base, mine))
+            _show_side("Their changes", diff_text.diff_entities(base, current))
+        ui.label("Reload discards your changes. Overwrite replaces their changes, which stay in the history.").classes(
+            "quiet"
+        )
         with ui.row().classes("w-full justify-end"):
             ui.button("Keep editing", on_click=lambda: dialog.submit(None)).props("flat no-caps")
-            ui.button("Reload", on_click=lambda: dialog.submit(Choice.RELOAD)).props("outline no-caps")
-            ui.button("Overwrite", on_click=lambda: dialog.submit(Choice.OVERWRITE)).props(
+            ui.button("Reload", on_click=lambda: dialog.submit(SchemaConflictChoice.RELOAD)).props("outline no-caps")
+            ui.button("Overwrite", on_click=lambda: dialog.submit(SchemaConflictChoice.OVERWRITE)).props(
                 "unelevated no-caps color=negative"
             )
-    found: Choice | None = await answered(dialog)
-    return found
+    choice: SchemaConflictChoice | None = await dialog_result(dialog)
+    return choice
 
 
-async def forced(problem: Problem, *, may: bool) -> bool:
-    """Is a change to be made that breaks readers? Those who may not are told so."""
-    with _asking("This change breaks readers", "max-w-2xl") as dialog:
-        many = problem.told.get("query_count", 0)
+async def confirm_breaking_change(error: ApiError, *, can_force: bool) -> bool:
+    """Show the effects of a breaking change, and ask admins whether to save it."""
+    with _titled_dialog("Breaking change", "max-w-2xl") as dialog:
+        count = error.payload.get("query_count", 0)
         ui.label(
-            f"{shown.count(many, 'registered query').replace('querys', 'queries')} "
-            f"promise{'s' if many == 1 else ''} to return this schema, and those who read the results would find:"
+            f"{formatting.format_count(count, 'registered query').replace('querys', 'queries')} "
+            f"return{'s' if count == 1 else ''} this schema. Readers of the results would see these changes:"
         )
-        changes.listed(changes.field_lines(problem.errors, problem.errors))
-        if may:
-            ui.label("You are an admin: you may save it all the same.").classes("quiet")
+        diff_text.show_lines(diff_text.field_lines(error.errors, error.errors))
+        if can_force:
+            ui.label("As an admin, you can save it anyway.").classes("quiet")
         else:
-            ui.label("An admin can save it all the same; or keep the old fields and add new ones.").classes("quiet")
-        if may:
-            _buttons(dialog, "Save anyway", lambda: dialog.submit(True)).props("color=negative")
+            ui.label("An admin can save it anyway. Alternatively, keep the old fields and add new ones.").classes(
+                "quiet"
+            )
+        if can_force:
+            _add_buttons(dialog, "Save anyway", lambda: dialog.submit(True)).props("color=negative")
         else:
             with ui.row().classes("w-full justify-end"):
                 ui.button("Keep editing", on_click=lambda: dialog.submit(None)).props("unelevated no-caps")
-    return bool(await answered(dialog))
+    return bool(await dialog_result(dialog))
 
 
 @contextmanager
-def _asking(title: str, width: str) -> Iterator[ui.dialog]:
-    with named(ui.dialog(), title) as dialog, ui.card().classes(f"w-full {width}"):
+def _titled_dialog(title: str, width: str) -> Iterator[ui.dialog]:
+    with with_label(ui.dialog(), title) as dialog, ui.card().classes(f"w-full {width}"):
         subheading(title)
         yield dialog
 
 
-def _keep(dialog: ui.dialog, *inputs: ui.input) -> None:
-    """Escape closes the dialog while nothing is written in them; after that only a button does."""
-    before = [each.value for each in inputs]
+def _close_only_if_unchanged(dialog: ui.dialog, *inputs: ui.input) -> None:
+    """Let Escape close the dialog only while the inputs are unchanged."""
+    before = [element.value for element in inputs]
 
     def leave() -> None:
-        if [each.value for each in inputs] == before:
+        if [element.value for element in inputs] == before:
             dialog.submit(None)
 
     dialog.props("persistent").on("keydown.escape", leave, args=[])
 
 
-def _replacing(many: int) -> str:
-    return f"Replace the {'field that is' if many == 1 else f'{many:,} fields that are'} there?"
+def _replace_question(count: int) -> str:
+    return f"Replace the {'existing field' if count == 1 else f'{count:,} existing fields'}?"
 
 
-def _side(title: str, lines: list[changes.Line]) -> None:
+def _show_side(title: str, lines: list[diff_text.DiffLine]) -> None:
     with ui.card().classes("flex-1 min-w-64 gap-1").props("flat bordered role=region") as box:
         box.props["aria-label"] = title
         ui.label(title).classes("font-medium").props('role=heading aria-level="3"')
-        changes.listed(lines)
+        diff_text.show_lines(lines)
 
 
-def _buttons(dialog: ui.dialog, yes: str, act: Any) -> ui.button:
+def _add_buttons(dialog: ui.dialog, accept_label: str, on_accept: Any) -> ui.button:
     with ui.row().classes("w-full justify-end"):
         ui.button("Cancel", on_click=lambda: dialog.submit(None)).props("flat no-caps")
-        return ui.button(yes, on_click=act).props("unelevated no-caps")
+        return ui.button(accept_label, on_click=on_accept).props("unelevated no-caps")
 
 
-async def _names(api: Api) -> list[str]:
-    found = await api.get("/datasets", select="name", orderby="name", top=200)
-    return [each["name"] for each in found["value"]]
+async def _load_dataset_names(api: ApiClient) -> list[str]:
+    datasets = await api.get("/datasets", select="name", orderby="name", top=200)
+    return [dataset["name"] for dataset in datasets["value"]]
 
 
-async def _proposal(api: Api, way: str, sample: str) -> Any:
+async def _propose(api: ApiClient, source: str, sample: str) -> Any:
     if not sample.strip():
-        raise Invalid("empty_sample", "There is nothing to infer from yet.")
-    if way != "rows":
-        return await api.post("/gts/infer", {way: sample.strip()})
+        raise Invalid("empty_sample.proposal")
+    if source != "rows":
+        return await api.post("/gts/infer", {source: sample.strip()})
     if sample.lstrip()[0] in "[{":
-        return await api.post("/gts/infer", {"rows": value(sample, "the sample")})
-    sent = sample.encode("utf-8", "replace")
-    return (await api.ask("POST", "/gts/infer", content=sent, headers={"content_type": "text/csv"})).body
+        return await api.post("/gts/infer", {"rows": parse_pasted_json(sample, "the sample")})
+    content = sample.encode("utf-8", "replace")
+    return (await api.request("POST", "/gts/infer", content=content, headers={"content_type": "text/csv"})).body

@@ -1,58 +1,59 @@
-"""A schema while somebody edits it: what it says, what is wrong with it, and at which place of the form that is told."""
+"""Form data of a schema: convert it from and to JSON, validate it, and assign errors to inputs."""
 
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.core import result_schema as contract
-from penstock.core.registry import gts
-from penstock.core.registry import schema_entry as registry
+from penstock.core import result_schema
+from penstock.core.payload.documents import parse_json as parse_json_bytes
+from penstock.core.registry import gts, schema_entry
 from penstock.core.result_schema import FieldType
-from penstock.core.payload.documents import from_json
 from penstock.errors import Invalid
 
-TYPES = [str(kind) for kind in FieldType]
+TYPES = [str(type_) for type_ in FieldType]
 
-# What the contract has the page say before anything is sent, by what the core says against a schema.
+# Messages of the contract for the validation in the browser, by the code of the core's error.
 NO_FIELD_NAME, BAD_FIELD_NAME = "Field name required", "Invalid field name format"
-SENTENCES = {
+MESSAGES = {
     "missing_member": "Schema name is required",
-    "no_fields": "At least one field required",
+    "missing_fields": "At least one field required",
     "non_scalar_field": "Field type must be scalar",
     "bad_field_type": "Field type must be scalar",
 }
 _NAME_CODE = "bad_field_name"
-_SHOWN = {*SENTENCES, _NAME_CODE, "doubled_field_name", "text_too_long"}  # the form has a place for these
-_SAME_PLACE = {"items": "type", "fields": "type", "properties": "type"}  # members of a field that are about its type
+_CODES_WITH_INPUT = {*MESSAGES, _NAME_CODE, "duplicate_field_name", "text_too_long"}  # the form shows these at an input
+_TYPE_MEMBERS = {"items": "type", "fields": "type", "properties": "type"}  # members whose errors are shown at the type
 _ANY_NAME = "field"
 
-Told = Mapping[str, str]  # sentences, by JSON pointer
+FieldErrors = Mapping[str, str]  # messages by JSON pointer
 
 
 @dataclass(frozen=True)
-class Row:
-    """A field as the form has it."""
+class FieldFormData:
+    """Form data of a field."""
 
     name: str = ""
-    type: str = str(FieldType.STRING)  # JSON can bring one that is no scalar
+    type: str = str(FieldType.STRING)  # may be invalid after an edit as JSON
     array: bool = False
     optional: bool = False
     description: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        shape: dict[str, Any] = {"name": self.name, "type": self.type, "optional": self.optional}
+        field: dict[str, Any] = {"name": self.name, "type": self.type, "optional": self.optional}
         if self.array:
-            shape["array"] = True
-        return {**shape, "description": self.description} if self.description else shape
+            field["array"] = True
+        return {**field, "description": self.description} if self.description else field
 
 
 @dataclass(frozen=True)
-class Form:
+class SchemaFormData:
+    """Form data of a schema."""
+
     name: str = ""
     description: str = ""
-    rows: tuple[Row, ...] = ()
-    metadata: Mapping[str, Any] | None = None  # seen and edited as JSON only
+    rows: tuple[FieldFormData, ...] = ()
+    metadata: Mapping[str, Any] | None = None  # edited as JSON only
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -63,102 +64,112 @@ class Form:
         }
 
 
-def form(entity: Mapping[str, Any]) -> Form:
-    """The form of a schema that is kept, proposed or written by hand."""
-    return Form(
+def to_form_data(entity: Mapping[str, Any]) -> SchemaFormData:
+    """Convert a stored, inferred or edited schema to form data."""
+    return SchemaFormData(
         entity.get("name") or "",
         entity.get("description") or "",
-        tuple(map(_row, entity.get("fields") or ())),
+        tuple(map(_to_row, entity.get("fields") or ())),
         entity.get("metadata"),
     )
 
 
-def complaints(given: Form) -> Told:
-    """What the contract has the page say against a form; whatever else is wrong the service tells."""
-    found = {}
-    for error in _errors(given.as_json()):
-        pointer = _place(error["pointer"])
-        sentence = SENTENCES.get(error["code"])
+def validate_form(form: SchemaFormData) -> FieldErrors:
+    """Validate form data as the contract requires before it is sent. The service reports all other errors."""
+    messages = {}
+    for error in _errors(form.as_json()):
+        pointer = _input_pointer(error["pointer"])
+        message = MESSAGES.get(error["code"])
         if error["code"] == _NAME_CODE:
-            row = row_of(pointer)
-            sentence = BAD_FIELD_NAME if row is not None and given.rows[row].name else NO_FIELD_NAME
-        if sentence:
-            found[pointer] = sentence
-    return found
+            row = row_index(pointer)
+            message = BAD_FIELD_NAME if row is not None and form.rows[row].name else NO_FIELD_NAME
+        if message:
+            messages[pointer] = message
+    return messages
 
 
-def placed(errors: Iterable[Mapping[str, Any]]) -> Told:
-    """What the service says against a schema, by the places of the form."""
-    found: dict[str, str] = {}
+def locate_errors(errors: Iterable[Mapping[str, Any]]) -> FieldErrors:
+    """Assign the errors of the service to the inputs of the form."""
+    messages: dict[str, str] = {}
     for error in errors:
-        found.setdefault(_place(str(error.get("pointer", ""))), str(error.get("message", "")))
-    return found
+        messages.setdefault(_input_pointer(str(error.get("pointer", ""))), str(error.get("message", "")))
+    return messages
 
 
-def without(told: Told, row: int) -> Told:
-    """What remains to be said once a row is gone: those below it have moved up."""
-    kept = {}
-    for pointer, sentence in told.items():
-        place = row_of(pointer)
-        if place is None or place < row:
-            kept[pointer] = sentence
-        elif place > row:
-            kept[pointer.replace(f"/fields/{place}", f"/fields/{place - 1}", 1)] = sentence
-    return kept
+def drop_row(errors: FieldErrors, row: int) -> FieldErrors:
+    """Remove the errors of a deleted row, and move the errors of the rows below it up."""
+    remaining = {}
+    for pointer, message in errors.items():
+        index = row_index(pointer)
+        if index is None or index < row:
+            remaining[pointer] = message
+        elif index > row:
+            remaining[pointer.replace(f"/fields/{index}", f"/fields/{index - 1}", 1)] = message
+    return remaining
 
 
-def row_of(pointer: str) -> int | None:
-    """The row that a pointer leads to: 2 for `/fields/2/name`."""
+def row_index(pointer: str) -> int | None:
+    """Return the row that a pointer refers to: 2 for `/fields/2/name`."""
     match pointer.split("/"):
         case ["", "fields", number, *_] if number.isdecimal():
             return int(number)
     return None
 
 
-def written(given: Form) -> str:
-    """The form as JSON for people."""
-    return json.dumps(given.as_json(), indent=2, ensure_ascii=False)
+def to_json_text(form: SchemaFormData) -> str:
+    """Format form data as indented JSON."""
+    return json.dumps(form.as_json(), indent=2, ensure_ascii=False)
 
 
-def read(text: str) -> Form:
-    """The form that JSON describes. What the form has no place for is refused, so that nothing is lost on the way."""
-    entity = registry.entity(value(text, "the schema"))
-    problems = [error for error in _errors(entity) if error["code"] not in _SHOWN]
-    if problems:
-        said = "; ".join(f"{error['pointer']}: {error['message']}" for error in problems[:5])
-        raise Invalid("bad_payload", said)
-    return form(entity)
+def parse_form(text: str) -> SchemaFormData:
+    """Parse a schema from JSON text.
+
+    Raises:
+        Invalid: The text is not a schema, or has members that the form cannot show and would therefore lose.
+    """
+    entity = schema_entry.unwrap_schema(parse_pasted_json(text, "the schema"))
+    errors = [error for error in _errors(entity) if error["code"] not in _CODES_WITH_INPUT]
+    if errors:
+        message = "; ".join(f"{error['pointer']}: {error['message']}" for error in errors[:5])
+        raise Invalid("bad_payload", message)
+    return to_form_data(entity)
 
 
-def value(text: str, what: str) -> Any:
-    """What JSON says that somebody pasted, or what is wrong with it."""
-    return from_json(text.encode("utf-8", "surrogatepass"), what)
+def parse_pasted_json(text: str, what: str) -> Any:
+    """Parse JSON that a user pasted. `what` names the text in error messages."""
+    return parse_json_bytes(text.encode("utf-8", "surrogatepass"), what)
 
 
 def _errors(entity: Mapping[str, Any]) -> list[dict[str, Any]]:
-    said = {member: value for member, value in entity.items() if member != "state"}  # which no form changes
+    members = {member: value for member, value in entity.items() if member != "state"}  # the form has no state
     try:
-        registry.drafted({**said, "type_id": gts.QUERY_RETURNS})
-    except Invalid as refusal:
-        return list(refusal.context["errors"])
+        schema_entry.parse_new_schema({**members, "type_id": gts.QUERY_RETURNS})
+    except Invalid as error:
+        return list(error.context["errors"])
     return []
 
 
-def _row(given: Mapping[str, Any]) -> Row:
-    """A field in any of its spellings. A type that is none stays in sight."""
-    name, about = given.get("name"), given.get("description")
-    row = {"name": name if isinstance(name, str) else "", "description": about if isinstance(about, str) else ""}
+def _to_row(field: Mapping[str, Any]) -> FieldFormData:
+    """Convert a field in any of its notations. An invalid type is kept, so that the user sees it."""
+    name, description = field.get("name"), field.get("description")
+    texts = {
+        "name": name if isinstance(name, str) else "",
+        "description": description if isinstance(description, str) else "",
+    }
     try:
-        (field,) = contract.fields([{**given, "name": _ANY_NAME}])
-        return Row(**row, type=str(field.type), array=field.array, optional=field.optional)
+        (parsed,) = result_schema.parse_fields([{**field, "name": _ANY_NAME}])
+        return FieldFormData(**texts, type=str(parsed.type), array=parsed.array, optional=parsed.optional)
     except Invalid:
-        kind = "object" if {"fields", "properties"} & given.keys() else given.get("type")
-        seen = kind if isinstance(kind, str) else contract.json_type(kind)
-        return Row(**row, type=seen, array=given.get("array", False), optional=given.get("optional", False))
+        declared = "object" if {"fields", "properties"} & field.keys() else field.get("type")
+        type_ = declared if isinstance(declared, str) else result_schema.json_type(declared)
+        return FieldFormData(
+            **texts, type=type_, array=field.get("array", False), optional=field.get("optional", False)
+        )
 
 
-def _place(pointer: str) -> str:
+def _input_pointer(pointer: str) -> str:
+    """Return the pointer of the input that shows an error."""
     match pointer.split("/"):
         case ["", "fields", number, member, *_]:
-            return f"/fields/{number}/{_SAME_PLACE.get(member, member)}"
+            return f"/fields/{number}/{_TYPE_MEMBERS.get(member, member)}"
     return pointer

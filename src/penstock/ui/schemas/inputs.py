@@ -1,17 +1,17 @@
-"""What people write into: what is wrong is told to everybody, and a text that was cut is not taken for the whole."""
+"""Text inputs with accessible errors, which detect text that the browser has cut."""
 
 from typing import Any, TypeVar
 
 from nicegui import ui
 from nicegui.elements.mixins.validation_element import ValidationElement
 
-# UTF-16 units of a text. The browser drops a message of over a million, in which a quote takes four.
-LONGEST = 240_000
-_SLACK = 100  # so that a text counts as cut wherever the browser cuts it, which is never within a character
+# In UTF-16 units. The browser does not send messages of more than a million units, in which a quote takes four.
+MAX_CHARS = 240_000
+_EXTRA_CHARS = 100  # a browser does not cut within a character, so a cut text may be shorter than its maxlength
 
 
-class _Heard(ValidationElement[Any]):
-    """An input that is also marked as wrong for those who cannot see it, which Quasar leaves out."""
+class _AccessibleErrors(ValidationElement[Any]):
+    """Set `aria-invalid` on an input with an error, because Quasar does not."""
 
     def update(self) -> None:
         with self.props.suspend_updates():
@@ -19,33 +19,39 @@ class _Heard(ValidationElement[Any]):
         super().update()
 
 
-class Input(ui.input, _Heard):
+class Input(ui.input, _AccessibleErrors):
     pass
 
 
-class Textarea(ui.textarea, _Heard):
+class Textarea(ui.textarea, _AccessibleErrors):
     pass
 
 
-class Select(ui.select, _Heard):
+class Select(ui.select, _AccessibleErrors):
     pass
 
 
 T = TypeVar("T", bound=ui.input)
 
 
-def bounded(element: T) -> T:
-    """The same input, which takes no more than arrives at the service. That must refuse what is as long."""
-    element.props["maxlength"] = LONGEST + _SLACK
+def limit_length(element: T) -> T:
+    """Limit an input to the length that reaches the service, and return it."""
+    element.props["maxlength"] = MAX_CHARS + _EXTRA_CHARS
     return element
 
 
-def whole(element: T, instead: str) -> T:
-    """The same input, bounded, and not valid if a part of the text may be missing. `instead`: what takes longer ones."""
-    said = f"Only the first {LONGEST:,} characters fit here; use {instead} for more."
-    bounded(element).validation = lambda text: said if is_cut(text or "") else None
+def reject_truncated(element: T, alternative: str) -> T:
+    """Limit an input, reject text that the browser may have cut, and return the input.
+
+    Args:
+        element: The input.
+        alternative: The API request that accepts longer texts.
+    """
+    message = f"Only the first {MAX_CHARS:,} characters were accepted. Use {alternative} for longer texts."
+    limit_length(element).validation = lambda text: message if is_truncated(text or "") else None
     return element
 
 
-def is_cut(text: str) -> bool:
-    return len(text.encode("utf-16-le", "surrogatepass")) // 2 >= LONGEST
+def is_truncated(text: str) -> bool:
+    """Return whether the browser may have cut a text."""
+    return len(text.encode("utf-16-le", "surrogatepass")) // 2 >= MAX_CHARS

@@ -1,54 +1,63 @@
-"""All schemas: found by words and states, a page at a time."""
+"""List of schemas."""
 
 from functools import partial
 
 from nicegui import ui
 
 from penstock.core.caller import Role
-from penstock.ui import formatting as shown
-from penstock.ui.api_client import part
-from penstock.ui.layout import Visit, empty, heading, page, told
-from penstock.ui.data_table import Column, grid
-from penstock.ui.search_list import AskedByState, Rows, Searched, number
-from penstock.ui.lifecycle_badges import SEARCH, called, chips, read
+from penstock.ui import formatting
+from penstock.ui.actions import show_errors
+from penstock.ui.api_client import path_segment
+from penstock.ui.data_table import TableColumn, show_table
+from penstock.ui.elements import empty_state, heading
+from penstock.ui.layout import page
+from penstock.ui.lifecycle_badges import SEARCH_LABEL, parse_states, show_state_filter, state_label
+from penstock.ui.search_list import SearchList, SearchRows, StateSearchParams, parse_page_number
+from penstock.ui.session import PageSession
 
-TOP = 20
+PAGE_SCHEMAS = 20
 _SELECT = "id,name,description,state,version,fields,updated_at"
 COLUMNS = (
-    Column("name", "Name", link=lambda row: f"/schemas/{part(row['id'])}"),
-    Column("state", "State", called),
-    Column("fields", "Fields", lambda fields: shown.count(len(fields)), right=True),
-    Column("version", "Version", right=True),
-    Column("updated_at", "Changed", shown.ago),
-    Column("description", "Description", lambda text: text or ""),
+    TableColumn("name", "Name", link=lambda row: f"/schemas/{path_segment(row['id'])}"),
+    TableColumn("state", "State", state_label),
+    TableColumn("fields", "Fields", lambda fields: formatting.format_count(len(fields)), align_right=True),
+    TableColumn("version", "Version", align_right=True),
+    TableColumn("updated_at", "Changed", formatting.format_age),
+    TableColumn("description", "Description", lambda text: text or ""),
 )
 
 
 @page("/schemas", "Schemas")
-async def schemas(visit: Visit, words: str = "", states: str | None = None, page: str = "") -> None:
+async def schemas(session: PageSession, words: str = "", states: str | None = None, page: str = "") -> None:
     with heading("Schemas"):
-        if visit.may(Role.DEVELOPER):
+        if session.has_role(Role.DEVELOPER):
             ui.button("Infer from a sample", on_click=lambda: ui.navigate.to("/schemas/new?infer=rows")).props(
                 "flat no-caps"
             )
             ui.button("New schema", icon="add", on_click=lambda: ui.navigate.to("/schemas/new")).props(
                 "unelevated no-caps"
             )
-    begun = AskedByState(_SELECT, words, number(page), read(states))
-    found = Searched(visit, "/schemas", "/gts", begun, partial(_fill, visit), top=TOP, label=SEARCH)
-    with found.bar:
-        chips(begun.states, lambda chosen: told(found.show)(states=chosen))
-    await found.show()
+    params = StateSearchParams(_SELECT, words, parse_page_number(page), parse_states(states))
+    results = SearchList(
+        session, "/schemas", "/gts", params, partial(_fill, session), page_rows=PAGE_SCHEMAS, label=SEARCH_LABEL
+    )
+    with results.toolbar:
+        show_state_filter(params.states, lambda chosen: show_errors(results.show)(states=chosen))
+    await results.show()
 
 
-def _fill(visit: Visit, asked: AskedByState, rows: Rows) -> None:
+def _fill(session: PageSession, params: StateSearchParams, rows: SearchRows) -> None:
     if rows:
-        grid(COLUMNS, rows, name="Schemas")
-    elif not asked.states:
-        empty("Choose at least one state.")
-    elif asked.words:
-        empty("No schema in these states has all of these words. Try fewer words, or other states.")
-    elif visit.may(Role.DEVELOPER):
-        empty("There is no schema in these states. A schema says what a query returns.", "New schema", "/schemas/new")
+        show_table(COLUMNS, rows, name="Schemas")
+    elif not params.states:
+        empty_state("Choose at least one state.")
+    elif params.words:
+        empty_state("No schemas match. Try fewer words or other states.")
+    elif session.has_role(Role.DEVELOPER):
+        empty_state(
+            "No schemas in these states. A result schema declares the fields that a query returns.",
+            "New schema",
+            "/schemas/new",
+        )
     else:
-        empty("There is no schema in these states. A developer can make one.")
+        empty_state("No schemas in these states. A developer can create one.")

@@ -1,37 +1,45 @@
-"""A new schema: first what kind it is, then its fields, by hand or from a sample."""
+"""New schema page: choose a type, then edit the fields or infer them from a sample."""
 
 from nicegui import ui
 
-from penstock.core.registry import gts
 from penstock.core.caller import Role
-from penstock.ui.api_client import quoted
-from penstock.ui.layout import Visit, heading, page, trouble
-from penstock.ui.schemas.editor import READS_ONLY, Editor
-from penstock.ui.schemas.form_model import Form
+from penstock.core.registry import gts
+from penstock.ui.api_client import odata_string
+from penstock.ui.elements import error_card, heading
+from penstock.ui.layout import page
+from penstock.ui.schemas.editor import READ_ONLY_TEXT, SchemaEditor
+from penstock.ui.schemas.form_model import SchemaFormData
+from penstock.ui.session import PageSession
 
 
 @page("/schemas/new", "New schema")
-async def new(visit: Visit, infer: str = "", given: str = "") -> None:
-    """`infer`: begin with a sample (rows, dataset or sql), which `given` may hold."""
-    heading("New schema", above=("Schemas", "/schemas"))
-    if not visit.may(Role.DEVELOPER):
-        trouble(READS_ONLY)
-        return
-    answer = await visit.api.get("/gts", filter=f"type_id eq {quoted(gts.BASE)}")
-    types = {each["gts_id"]: each for each in answer["value"]}
-    chosen = ui.select({key: each["name"] for key, each in types.items()}, label="Schema type")
-    chosen.props("outlined dense").classes("w-full max-w-sm")
-    begin = ui.label("Choose what kind of schema it is to be.").classes("quiet")
-    place = ui.column().classes("w-full gap-4")
+async def new(session: PageSession, infer: str = "", sample: str = "") -> None:
+    """Show the page.
 
-    def edit() -> Editor:
-        begin.text = types[chosen.value]["description"] or ""
+    Args:
+        session: The session of the page.
+        infer: Source of a sample to infer fields from: rows, dataset or sql.
+        sample: The sample.
+    """
+    heading("New schema", parent=("Schemas", "/schemas"))
+    if not session.has_role(Role.DEVELOPER):
+        error_card("Permission denied", READ_ONLY_TEXT)
+        return
+    response = await session.api.get("/gts", filter=f"type_id eq {odata_string(gts.BASE_TYPE)}")
+    types = {type_["gts_id"]: type_ for type_ in response["value"]}
+    chosen = ui.select({id: type_["name"] for id, type_ in types.items()}, label="Schema type")
+    chosen.props("outlined dense").classes("w-full max-w-sm")
+    description = ui.label("Choose a schema type.").classes("quiet")
+    container = ui.column().classes("w-full gap-4")
+
+    def edit() -> SchemaEditor:
+        description.text = types[chosen.value]["description"] or ""
         chosen.disable()
-        with place:
-            return Editor(visit, place, Form(), {"type_id": chosen.value})
+        with container:
+            return SchemaEditor(session, container, SchemaFormData(), {"type_id": chosen.value})
 
     if not infer:
         chosen.on_value_change(lambda: edit().focus())
         return
     chosen.value = next(iter(types))
-    await edit().infer(infer, given)
+    await edit().infer(infer, sample)

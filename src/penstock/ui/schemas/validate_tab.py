@@ -1,4 +1,4 @@
-"""Try rows against a schema: paste them, and see which do not fit and why."""
+"""Validate tab of a schema: validate pasted rows and show their errors."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,19 +8,19 @@ from nicegui import ui
 
 from penstock.core.result_schema import FieldType
 from penstock.errors import Invalid
-from penstock.ui import formatting as shown
-from penstock.ui.api_client import Api
-from penstock.ui.layout import once
-from penstock.ui.data_table import Column, grid
-from penstock.ui.schemas.form_model import value
-from penstock.ui.schemas.inputs import Textarea, whole
+from penstock.ui import formatting
+from penstock.ui.actions import single_flight
+from penstock.ui.api_client import ApiClient
+from penstock.ui.data_table import TableColumn, show_table
+from penstock.ui.schemas.form_model import parse_pasted_json
+from penstock.ui.schemas.inputs import Textarea, reject_truncated
 
 ERRORS = (
-    Column("row", "Row", lambda row: "" if row is None else str(row + 1)),
-    Column("field", "Field", lambda name: name or ""),
-    Column("message", "What is wrong"),
-    Column("expected", "Expected", lambda text: text or ""),
-    Column("actual", "Came", lambda text: text or ""),
+    TableColumn("row", "Row", lambda row: "" if row is None else str(row + 1)),
+    TableColumn("field", "Field", lambda name: name or ""),
+    TableColumn("message", "Error"),
+    TableColumn("expected", "Expected", lambda text: text or ""),
+    TableColumn("actual", "Actual", lambda text: text or ""),
 )
 _EXAMPLES = {
     FieldType.STRING: "text",
@@ -31,45 +31,46 @@ _EXAMPLES = {
 }
 
 
-async def trial(api: Api, at: str, fields: Sequence[Mapping[str, Any]]) -> None:
-    rows = Textarea("Rows: a JSON array of objects", value=json.dumps([example(fields)], indent=2))
-    whole(rows, f"POST {at}/validate")
+async def show_validate_tab(api: ApiClient, path: str, fields: Sequence[Mapping[str, Any]]) -> None:
+    """Show the tab of the schema at a path of the API."""
+    rows = Textarea("Rows: a JSON array of objects", value=json.dumps([example_row(fields)], indent=2))
+    reject_truncated(rows, f"POST {path}/validate")
     rows.props('outlined input-class="font-mono text-sm" rows=10').classes("w-full")
-    strict = ui.checkbox("Refuse fields that the schema does not have")
+    strict = ui.checkbox("Reject unknown fields")
 
-    async def check() -> None:
-        place.clear()
+    async def validate() -> None:
+        results.clear()
         if not rows.validate():
             return
         try:
-            given = value(rows.value or "", "this")
-        except Invalid as refusal:
-            rows.error = refusal.message
+            values = parse_pasted_json(rows.value or "", "the text")
+        except Invalid as error:
+            rows.error = error.message
             return
-        verdict = await api.post(f"{at}/validate", {"rows": given, "strict": strict.value})
-        with place:
-            _judge(verdict, given)
+        report = await api.post(f"{path}/validate", {"rows": values, "strict": strict.value})
+        with results:
+            _show_report(report, values)
 
-    ui.button("Check rows", on_click=once(check)).props("unelevated no-caps")
-    place = ui.column().classes("w-full gap-2").props("aria-live=polite")
-
-
-def example(fields: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A row that fits."""
-    values = {each["name"]: (_EXAMPLES[FieldType(each["type"])], each.get("array", False)) for each in fields}
-    return {name: [one] if is_list else one for name, (one, is_list) in values.items()}
+    ui.button("Validate", on_click=single_flight(validate)).props("unelevated no-caps")
+    results = ui.column().classes("w-full gap-2").props("aria-live=polite")
 
 
-def _judge(verdict: Mapping[str, Any], given: Any) -> None:
+def example_row(fields: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Create a row that matches the fields."""
+    values = {field["name"]: (_EXAMPLES[FieldType(field["type"])], field.get("array", False)) for field in fields}
+    return {name: [value] if is_list else value for name, (value, is_list) in values.items()}
+
+
+def _show_report(report: Mapping[str, Any], values: Any) -> None:
     with ui.row().classes("items-center gap-2"):
-        if verdict["valid"]:
+        if report["valid"]:
             ui.icon("check_circle", color="positive").props("aria-hidden=true")
-            many = len(given)
-            ui.label(f"{'The row fits' if many == 1 else f'All {many:,} rows fit'} the schema.")
+            count = len(values)
+            ui.label("The row is valid." if count == 1 else f"All {count:,} rows are valid.")
             return
-        many = verdict["error_count"]
+        count = report["error_count"]
         ui.icon("error", color="negative").props("aria-hidden=true")
-        ui.label(f"{'One thing does' if many == 1 else f'{many:,} things do'} not fit the schema.")
-    grid(ERRORS, verdict["errors"], name="What does not fit")
-    if many > len(verdict["errors"]):
-        ui.label(f"These are the first {shown.count(len(verdict['errors']))}.").classes("quiet")
+        ui.label(f"{formatting.format_count(count, 'error')} found.")
+    show_table(ERRORS, report["errors"], name="Validation errors")
+    if count > len(report["errors"]):
+        ui.label(f"Showing the first {formatting.format_count(len(report['errors']))}.").classes("quiet")

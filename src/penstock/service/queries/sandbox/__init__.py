@@ -1,12 +1,12 @@
-"""Run what a user wrote as SQL where it can harm nobody: a throw-away process, with limits, for one query.
+"""Run user SQL in confined, short-lived processes, one for each query.
 
-    with Sandbox("/srv/lake/data").cell() as cell:
-        parsed = cell.parse("SELECT region, sum(amount) AS total FROM finance.tx WHERE day > $day GROUP BY 1")
-        cell.bind({ref: … for ref in parsed.tables})
-        rows = cell.run(after=" AS q ORDER BY total LIMIT 100", parameters={"day": date(2026, 1, 1)})
+    with Sandbox("/srv/lake/data").process(caller) as process:
+        parsed = process.parse("SELECT region, sum(amount) AS total FROM finance.tx WHERE day > $day GROUP BY 1")
+        process.bind({ref: … for ref in parsed.tables})
+        rows = process.run(after=" AS q ORDER BY total LIMIT 100", parameters={"day": date(2026, 1, 1)})
         rows.schema, rows.table()
 
-Children wait, ready, in a nursery: a process of its own that is started when it is first needed, and again if it dies.
+A fork server keeps processes ready. It is started on first use, and again if it dies.
 """
 
 import json
@@ -15,110 +15,159 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 
-from penstock.errors import Unavailable
-from penstock.service.queries.sandbox.client import Cell, File, Relation, Rows
-from penstock.service.queries.sandbox.limits import Limits
-from penstock.service.queries.sandbox.admission import Places
-from penstock.service.queries.sandbox.sql_analysis import Parsed, Ref
-from penstock.service.queries.sandbox.protocol import MAX_TOLD, Line
+from penstock import cancellation
+from penstock.core.caller import LOCAL_CALLER
+from penstock.errors import PenstockError, Unavailable
+from penstock.service.admission import AdmissionControl
+from penstock.service.fair_shares import Shareholder
+from penstock.service.queries.sandbox.client import QueryProcess, Relation, RelationFile, ResultStream
+from penstock.service.queries.sandbox.limits import QueryLimits
+from penstock.service.queries.sandbox.protocol import MAX_RESPONSE_BYTES, Channel
+from penstock.service.queries.sandbox.sql_analysis import ParsedStatement, TableRef
 
-__all__ = ["Cell", "File", "Limits", "Parsed", "Ref", "Relation", "Rows", "Sandbox"]
+__all__ = [
+    "ParsedStatement",
+    "QueryLimits",
+    "QueryProcess",
+    "Relation",
+    "RelationFile",
+    "ResultStream",
+    "Sandbox",
+    "TableRef",
+]
 
-_NURSERY = "from penstock.service.queries.sandbox import fork_server; fork_server.main()"
+_FORK_SERVER_CODE = "from penstock.service.queries.sandbox import fork_server; fork_server.main()"
 _ENVIRONMENT = {
-    "ARROW_DEFAULT_MEMORY_POOL": "system",  # others reserve more than they use, and the limit counts what is reserved
-    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",  # a child's memory is new: it comes faster in large pages,
-    "MALLOC_TOP_PAD_": str(64 << 20),  # and in large pieces
+    "ARROW_DEFAULT_MEMORY_POOL": "system",  # other allocators reserve more than they use, and the memory limit counts reserved memory
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",  # fresh memory is faster in huge pages
+    "MALLOC_TOP_PAD_": str(64 << 20),  # and in large blocks
     "JE_ARROW_MALLOC_CONF": "background_thread:false",  # a process with threads cannot fork safely
     "MALLOC_ARENA_MAX": "2",
-    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),  # large pieces of memory are used again: to get them anew takes as long
-    "MALLOC_TRIM_THRESHOLD_": str(512 << 20),  # as to fill them
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),  # reuse large blocks: allocating them again
+    "MALLOC_TRIM_THRESHOLD_": str(512 << 20),  # takes as long as filling them
     "OPENBLAS_NUM_THREADS": "1",
 }
-_GRACE = 5.0  # seconds
+_GRACE_SECONDS = 5.0
+_START_SECONDS = 30  # for the fork server to import its libraries
 
 
 class Sandbox:
-    """For datasets in the folder `data`: children can read nothing else. Threads may share it."""
+    """Run queries on datasets in one folder; the processes can read no other data. It is thread-safe."""
 
     def __init__(
-        self, data: str, limits: Limits | None = None, ready: int = 2, at_once: int = 8, waiting: int = 16
+        self,
+        data_folder: str,
+        limits: QueryLimits | None = None,
+        ready_processes: int = 2,
+        max_running: int = 8,
+        max_waiting: int = 16,
     ) -> None:
-        self._data, self.limits = data, limits or Limits()
-        self._ready = ready
-        self._places = Places(at_once, waiting)
+        """Create a sandbox; no process is started yet.
+
+        Args:
+            data_folder: the only data that queries can read
+            limits: limits of one query
+            ready_processes: number of processes that wait for queries
+            max_running: concurrent queries
+            max_waiting: queries that wait for a running one to end
+        """
+        self._data_folder, self.limits = data_folder, limits or QueryLimits()
+        self._ready_processes = ready_processes
+        self._admission = AdmissionControl(max_running, max_waiting)
         self._lock = threading.Lock()
-        self._nursery: _Nursery | None = None
+        self._fork_server: _ForkServerClient | None = None
         self._closed = False
 
     @contextmanager
-    def cell(self, tenant: Hashable = None) -> Iterator[Cell]:
-        """A child for one query of a tenant's. It is dead afterwards, whatever it was doing."""
-        with self._places.one(tenant, self.limits.seconds):
-            nursery, pid, sock, ended = self._take()
-            with sock, os.fdopen(ended, "rb", buffering=0):
-                sock.settimeout(self.limits.seconds + _GRACE)
+    def process(self, caller: Shareholder = LOCAL_CALLER) -> Iterator[QueryProcess]:
+        """Provide a process for one query of a caller, and kill it at the end of the block.
+
+        Raises:
+            Unavailable: too many queries are running (server_busy, tenant_busy), or no process can be started
+                (sandbox_down)
+            Unsupported: the request was cancelled (request_cancelled)
+        """
+        with self._admission.admit(caller, self.limits.seconds):
+            fork_server, pid, sock, exit_status = self._take_process()
+            with sock, os.fdopen(exit_status, "rb", buffering=0):
+                sock.settimeout(self.limits.seconds + _GRACE_SECONDS)
                 try:
-                    yield Cell(self.limits, Line(sock, MAX_TOLD), ended, lambda: nursery.kill(pid))
+                    channel = Channel(sock, MAX_RESPONSE_BYTES)
+                    with cancellation.on_cancel(lambda: fork_server.kill(pid)):
+                        yield QueryProcess(self.limits, channel, exit_status, lambda: fork_server.kill(pid))
+                except PenstockError:
+                    cancellation.raise_if_cancelled()  # the process was killed for it
+                    raise
                 finally:
-                    nursery.kill(pid)
+                    fork_server.kill(pid)
 
     def close(self) -> None:
+        """End the fork server and all its processes."""
         with self._lock:
             self._closed = True
-            if self._nursery:
-                self._nursery.end()
-                self._nursery = None
+            if self._fork_server:
+                self._fork_server.end()
+                self._fork_server = None
 
-    def _take(self) -> tuple["_Nursery", int, socket.socket, int]:
+    def _take_process(self) -> tuple["_ForkServerClient", int, socket.socket, int]:
         with self._lock:
-            for _ in range(2):  # the first may have been killed since it was used
+            for _ in range(2):  # the fork server may have died since its last use
                 if self._closed:
                     break
-                self._nursery = nursery = self._nursery or _Nursery(self.limits, self._data, self._ready)
+                self._fork_server = fork_server = self._fork_server or _ForkServerClient(
+                    self.limits, self._data_folder, self._ready_processes
+                )
                 with suppress(OSError, EOFError):
-                    return nursery, *nursery.take()
-                nursery.end()
-                self._nursery = None
-        raise Unavailable("sandbox_down", "queries cannot be run now: the process that they run in does not start")
+                    return fork_server, *fork_server.take()
+                fork_server.end()
+                self._fork_server = None
+        raise Unavailable("sandbox_down")
 
 
-class _Nursery:
-    def __init__(self, limits: Limits, data: str, ready: int) -> None:
-        with suppress(OSError):  # then there is no data that could be read
-            os.makedirs(data, exist_ok=True)  # a right to read needs a place
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._socket.settimeout(30)  # it has a few libraries to load
-        with theirs:
+class _ForkServerClient:
+    """Start a fork server and send it commands."""
+
+    def __init__(self, limits: QueryLimits, data_folder: str, ready_processes: int) -> None:
+        with suppress(OSError):  # without the folder there is no data to read
+            os.makedirs(data_folder, exist_ok=True)  # a Landlock rule needs an existing folder
+        self._socket, server_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.settimeout(_START_SECONDS)
+        with server_socket:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-c", _NURSERY, json.dumps([asdict(limits), data, ready])],
-                stdin=theirs.fileno(),
+                [
+                    sys.executable,
+                    "-I",
+                    "-c",
+                    _FORK_SERVER_CODE,
+                    json.dumps([asdict(limits), data_folder, ready_processes]),
+                ],
+                stdin=server_socket.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 cwd="/",
                 env=_ENVIRONMENT,
-                start_new_session=True,  # Ctrl-C is for the service
+                start_new_session=True,  # Ctrl-C in a terminal ends the service, which then ends the fork server
             )
 
     def take(self) -> tuple[int, socket.socket, int]:
         self._socket.send(b"take")
-        word, fds, _, _ = socket.recv_fds(self._socket, 64, 2, socket.MSG_CMSG_CLOEXEC)
+        pid, fds, _, _ = socket.recv_fds(self._socket, 64, 2, socket.MSG_CMSG_CLOEXEC)
         if len(fds) != 2:
             raise EOFError
-        return int(word), socket.socket(fileno=fds[0]), fds[1]
+        return int(pid), socket.socket(fileno=fds[0]), fds[1]
 
     def kill(self, pid: int) -> None:
-        with suppress(OSError):  # its children die with it
+        with suppress(OSError):  # the fork server is dead, and its processes with it
             self._socket.send(b"kill %d" % pid)
 
     def end(self) -> None:
         self._socket.close()
         try:
-            self._process.wait(_GRACE)
+            self._process.wait(_GRACE_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

@@ -1,4 +1,4 @@
-"""A child as the service sees it: it is told a statement and the datasets, and its answers are believed only when checked."""
+"""The parent's end of the sandbox protocol: send a statement and its datasets, and validate every response."""
 
 import json
 import os
@@ -11,86 +11,112 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
-from penstock.core.names import unstorable
+from penstock.core.names import has_invalid_characters
 from penstock.errors import Invalid, NotFound, PenstockError, Unavailable
-from penstock.service.queries.sandbox.limits import Limits
-from penstock.service.queries.sandbox.sql_analysis import Parsed, Ref
-from penstock.service.queries.sandbox.protocol import MAX_TOLD, Hung, Kind, Line, TooLong, batch_of, spelled
+from penstock.service.queries.sandbox.limits import QueryLimits
+from penstock.service.queries.sandbox.protocol import (
+    MAX_RESPONSE_BYTES,
+    Channel,
+    ChannelClosed,
+    MessageTooLarge,
+    MessageType,
+    decode_batch,
+    encode_params,
+)
+from penstock.service.queries.sandbox.sql_analysis import ParsedStatement, TableRef
 
-LATE = b"late"  # what the nursery tells of a child that it killed at its deadline
-_PATIENCE = 2.0  # seconds in which a child that hung up should be dead
-_MAX_MESSAGE = 1_000  # characters
+DEADLINE_EXCEEDED = b"late"  # exit status that the fork server reports for a process it killed at its deadline
+_EXIT_SECONDS = 2.0  # time in which a process that closed its channel should exit
+_MAX_MESSAGE_CHARACTERS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class RelationFile:
     path: str  # absolute
     rows: int
-    known: str = "{}"  # what is known of its columns, as `core.stats` writes it
+    stats_json: str = "{}"  # column statistics in the format of `core.dataset.column_stats`
 
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """What a dataset is to a query: its schema, and its files, of which old ones may lack columns or be narrower."""
+    """Schema and files of a dataset. Old files may lack columns or have narrower types."""
 
     schema: pa.Schema
-    files: Sequence[File]
+    files: Sequence[RelationFile]
 
 
-class Cell:
-    def __init__(self, limits: Limits, line: Line, ended: int, kill: Callable[[], None]) -> None:
-        self._limits, self._line, self._ended, self._end_it = limits, line, ended, kill
-        self._killed = False  # by us
+class QueryProcess:
+    """A sandbox process that runs one statement. Its responses are untrusted."""
+
+    def __init__(self, limits: QueryLimits, channel: Channel, exit_status: int, kill: Callable[[], None]) -> None:
+        """Wrap a process; `exit_status` is the pipe on which the fork server reports how the process ended."""
+        self._limits, self._channel, self._exit_status, self._kill_process = limits, channel, exit_status, kill
+        self._killed = False  # by this object
         self._parameters: tuple[str, ...] = ()
 
-    def parse(self, sql: str) -> Parsed:
-        """What the statement names. It must be one SELECT."""
-        self._say_statement(sql)
-        return self._parsed()
+    def parse(self, sql: str) -> ParsedStatement:
+        """Parse a statement, which must be one SELECT, and return its tables and parameters.
 
-    def bind(self, relations: Mapping[Ref, Relation]) -> None:
-        """Give the statement the datasets that `parse` told of."""
-        self._say_relations(relations)
-        self._answer()
+        Raises:
+            Invalid: the statement is not valid or not allowed (bad_sql, not_one_select)
+            NotFound: it names a table without a schema
+        """
+        self._send_statement(sql)
+        return self._receive_parsed()
 
-    def prepare(self, sql: str, relations: Mapping[Ref, Relation], known: Parsed | None = None) -> Parsed:
-        """Parse and bind in one go, for a statement whose datasets are known; `known`: what was told of it before."""
-        if known:
-            self._parameters = known.parameters
-            self._say({"select": known.select})
+    def bind(self, relations: Mapping[TableRef, Relation]) -> None:
+        """Give the statement the datasets that `parse` returned."""
+        self._send_relations(relations)
+        self._receive_json()
+
+    def prepare(
+        self, sql: str, relations: Mapping[TableRef, Relation], parsed: ParsedStatement | None = None
+    ) -> ParsedStatement:
+        """Parse and bind in one round trip, for a statement whose datasets are known.
+
+        Args:
+            sql: the statement
+            relations: its datasets
+            parsed: result of an earlier `parse`; None parses the statement
+        """
+        if parsed:
+            self._parameters = parsed.parameters
+            self._send({"select": parsed.select})
         else:
-            self._say_statement(sql)
-        self._say_relations(relations)
-        parsed = known or self._parsed()
-        self._answer()
+            self._send_statement(sql)
+        self._send_relations(relations)
+        parsed = parsed or self._receive_parsed()
+        self._receive_json()
         return parsed
 
-    def _say_statement(self, sql: str) -> None:
-        if len(sql) > self._limits.sql:
-            raise Invalid(
-                "bad_sql", f"the statement has {len(sql):,} characters; at most {self._limits.sql:,} are allowed"
-            )
-        if unstorable(sql):
-            raise Invalid(
-                "bad_sql", "the statement holds a character that is no text: NUL, or half of a surrogate pair"
-            )
-        self._say({"parse": sql})
+    def _send_statement(self, sql: str) -> None:
+        if len(sql) > self._limits.sql_characters:
+            raise Invalid("bad_sql.too_long", {"characters": len(sql), "limit": self._limits.sql_characters})
+        if has_invalid_characters(sql):
+            raise Invalid("bad_sql.invalid_characters")
+        self._send({"parse": sql})
 
-    def _parsed(self) -> Parsed:
-        told = self._answer()
+    def _receive_parsed(self) -> ParsedStatement:
+        response = self._receive_json()
         try:
-            tables = tuple(Ref(str(s), str(t), None if v is None else int(v)) for s, t, v in told["tables"])
-            self._parameters = tuple(map(str, told["parameters"]))
-            flags = bool(told["only_compared"]), bool(told["repeatable"])
-            return Parsed(tables, self._parameters, *flags, str(told["select"]))
+            tables = tuple(
+                TableRef(str(schema), str(table), None if version is None else int(version))
+                for schema, table, version in response["tables"]
+            )
+            self._parameters = tuple(map(str, response["parameters"]))
+            flags = bool(response["only_compared"]), bool(response["repeatable"]), bool(response["ordered"])
+            return ParsedStatement(tables, self._parameters, *flags, str(response["select"]))
         except (TypeError, ValueError, KeyError):
-            self._distrust()
+            self._raise_protocol_error()
 
-    def _say_relations(self, relations: Mapping[Ref, Relation]) -> None:
-        self._say({"bind": [[[ref.schema, ref.table, ref.version], _told(each)] for ref, each in relations.items()]})
+    def _send_relations(self, relations: Mapping[TableRef, Relation]) -> None:
+        encoded = [
+            [[ref.schema, ref.table, ref.version], _encode_relation(relation)] for ref, relation in relations.items()
+        ]
+        self._send({"bind": encoded})
 
     def describe(self, parameters: Mapping[str, Any] | None = None) -> pa.Schema:
-        """The columns of the statement's rows, without reading any. A parameter that is not given is NULL."""
+        """Return the result columns without reading rows. A parameter without a value is NULL."""
         values = dict.fromkeys(self._parameters) | dict(parameters or {})
         rows = self.run(after=" AS q LIMIT 0", parameters=values)
         return rows.table().schema
@@ -100,159 +126,162 @@ class Cell:
         before: str = "SELECT * FROM ",
         after: str = " AS q",
         parameters: Mapping[str, Any] | None = None,
-        most_bytes: int | None = None,
-        filtered: Collection[str] = (),
-    ) -> "Rows":
-        """Carry out `before (the statement) after`. The rows must be read to their end before the next question.
+        max_bytes: int | None = None,
+        filter_columns: Collection[str] = (),
+        tie_break: Sequence[int] = (),
+    ) -> "ResultStream":
+        """Run `before (statement) after`. Read the result to its end before the next request.
 
-        `filtered`: columns that `after` has a condition on; the statement's own are known. With `most_bytes`, a smaller limit than all queries have, rows come in small pieces: who has enough can stop.
+        Args:
+            before: SQL in front of the statement
+            after: SQL behind the statement
+            parameters: values by name
+            max_bytes: a smaller limit than that of all queries; the rows then arrive in small batches, so that the
+                reader can stop early
+            filter_columns: columns that `after` filters by; those of the statement itself are known
+            tie_break: numbers of result columns, from 1, that the ORDER BY of the statement continues with
+
+        Raises:
+            Invalid: a parameter is missing, or the statement fails or exceeds a limit
         """
-        known = {name.lower(): name for name in self._parameters}  # DuckDB does not mind their case
-        given = {known.get(name.lower(), name): value for name, value in (parameters or {}).items()}
-        if missing := [name for name in self._parameters if name not in given]:
-            raise Invalid("missing_parameter", f"the query needs a value for ${missing[0]}", parameters=missing)
-        pieces = most_bytes is not None
-        most = self._limits.bytes if most_bytes is None else min(most_bytes, self._limits.bytes)
-        self._say(
+        names = {name.lower(): name for name in self._parameters}  # DuckDB ignores the case of parameter names
+        values = {names.get(name.lower(), name): value for name, value in (parameters or {}).items()}
+        if missing := [name for name in self._parameters if name not in values]:
+            raise Invalid("missing_parameter", {"missing": missing[0]}, parameters=missing)
+        limit = self._limits.bytes if max_bytes is None else min(max_bytes, self._limits.bytes)
+        self._send(
             {
                 "before": before,
                 "after": after,
-                "filtered": [name.lower() for name in filtered],
-                "parameters": spelled(given),
-                "pieces": pieces,
+                "filtered": [name.lower() for name in filter_columns],
+                "parameters": encode_params(values),
+                "small_batches": max_bytes is not None,
+                "tie_break": list(tie_break),
             }
         )
-        _, content = self._hear(Kind.ARROW)
+        _, content = self._receive(MessageType.ARROW)
         try:
             schema = pa.ipc.read_schema(content)
         except (pa.ArrowException, ValueError, OSError):
-            self._distrust()
-        return Rows(schema, self._batches(schema, most))
+            self._raise_protocol_error()
+        return ResultStream(schema, self._receive_batches(schema, limit))
 
-    def _batches(self, schema: pa.Schema, most: int) -> Generator[pa.RecordBatch]:
+    def _receive_batches(self, schema: pa.Schema, limit: int) -> Generator[pa.RecordBatch]:
         rows = size = 0
         finished = False
         try:
             while not finished:
-                kind, content = self._hear(Kind.ARROW, Kind.DONE, most=most - size, limit=most)
-                finished = kind is Kind.DONE
-                if kind is Kind.ARROW:
-                    batch = self._batch(content, schema)
+                message_type, content = self._receive(
+                    MessageType.ARROW, MessageType.DONE, max_bytes=limit - size, limit=limit
+                )
+                finished = message_type is MessageType.DONE
+                if message_type is MessageType.ARROW:
+                    batch = self._decode_batch(content, schema)
                     size += content.size
                     rows += batch.num_rows
                     if rows > self._limits.rows:
                         raise _too_large(f"{self._limits.rows:,} rows")
                     yield batch
         finally:
-            if not finished:  # nobody will hear the rest
+            if not finished:  # the rest of the result is not needed
                 self._kill()
 
-    def _batch(self, content: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
+    def _decode_batch(self, content: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
         try:
-            return batch_of(content, schema)
+            return decode_batch(content, schema)
         except (pa.ArrowException, ValueError, OSError) as cause:
             if "does not fit in precision" in str(cause):
                 self._kill()
-                said = "a whole number has more than 38 digits; cast it to VARCHAR or DOUBLE"
-                raise Invalid("query_failed", f"the query failed: {said}") from None
-            self._distrust()
+                raise Invalid("query_failed.integer_too_large") from None
+            self._raise_protocol_error()
 
-    def _answer(self) -> Any:
-        _, content = self._hear(Kind.SAID)
+    def _receive_json(self) -> Any:
+        _, content = self._receive(MessageType.JSON)
         try:
             return json.loads(content.to_pybytes() or b"null")
         except ValueError:
-            self._distrust()
+            self._raise_protocol_error()
 
-    def _say(self, words: Any) -> None:
+    def _send(self, request: Any) -> None:
         try:
-            self._line.say(Kind.SAID, words)
-        except Hung:
-            self._died()
+            self._channel.send_message(MessageType.JSON, request)
+        except ChannelClosed:
+            self._raise_exit_error()
 
-    def _hear(self, *expected: Kind, most: int = MAX_TOLD, limit: int | None = None) -> tuple[Kind, pa.Buffer]:
+    def _receive(
+        self, *expected: MessageType, max_bytes: int = MAX_RESPONSE_BYTES, limit: int | None = None
+    ) -> tuple[MessageType, pa.Buffer]:
         try:
-            kind, content = self._line.receive(most)
-        except Hung:
-            self._died()
-        except TooLong:
+            message_type, content = self._channel.receive(max_bytes)
+        except ChannelClosed:
+            self._raise_exit_error()
+        except MessageTooLarge:
             self._kill()
             raise _too_large(f"{limit or self._limits.bytes:,} bytes") from None
         except ValueError:
-            self._distrust()
-        if kind is Kind.REFUSED:
-            raise self._refusal(content)
-        if kind not in expected:
-            self._distrust()
-        return kind, content
+            self._raise_protocol_error()
+        if message_type is MessageType.ERROR:
+            raise self._decode_error(content)
+        if message_type not in expected:
+            self._raise_protocol_error()
+        return message_type, content
 
-    def _refusal(self, content: pa.Buffer) -> PenstockError:
+    def _decode_error(self, content: pa.Buffer) -> PenstockError:
         try:
-            told = json.loads(content.to_pybytes())
-            reason, message = str(told["reason"]), str(told.get("message", ""))[:_MAX_MESSAGE]
+            response = json.loads(content.to_pybytes())
+            reason, message = str(response["reason"]), str(response.get("message", ""))[:_MAX_MESSAGE_CHARACTERS]
         except (ValueError, KeyError, TypeError, AttributeError):
-            self._distrust()
+            self._raise_protocol_error()
         match reason:
             case "query_out_of_memory":
                 return self._out_of_memory()
             case "file_unreadable":
-                return Unavailable(reason, "a data file cannot be read; `penstock doctor --verify` tells which")
+                return Unavailable(reason)
             case "dataset_not_found":
-                return NotFound(reason, message, dataset=str(told.get("dataset"))[:_MAX_MESSAGE])
-            case "bad_sql" if isinstance(told.get("position"), int):
-                return Invalid(reason, message, position=told["position"])
+                return NotFound(reason, message, dataset=str(response.get("dataset"))[:_MAX_MESSAGE_CHARACTERS])
+            case "bad_sql" if isinstance(response.get("position"), int):
+                return Invalid(reason, message, position=response["position"])
             case "bad_sql" | "not_one_select":
                 return Invalid(reason, message)
-        return Invalid("query_failed", f"the query failed: {message}")
+        return Invalid("query_failed.duckdb", {"cause": message})
 
     def _kill(self) -> None:
         self._killed = True
-        self._end_it()
+        self._kill_process()
 
-    def _died(self) -> NoReturn:
-        """It ended without a word: say why, as far as the way it ended tells."""
+    def _raise_exit_error(self) -> NoReturn:
+        """Raise the error for a process that ended without a response, by its exit status."""
         killed = self._killed
-        ended = self._end()
-        if ended == LATE:
-            raise Invalid(
-                "query_timed_out",
-                f"the query took longer than {self._limits.seconds:g} seconds; ask for less",
-                seconds=self._limits.seconds,
-            )
-        by = os.WTERMSIG(int(ended)) if ended.isdigit() and os.WIFSIGNALED(int(ended)) else None
-        if by == signal.SIGXCPU:
-            raise Invalid(
-                "query_timed_out",
-                f"the query needed more than {self._limits.cpu_seconds:,} seconds of CPU time; ask for less",
-                cpu_seconds=self._limits.cpu_seconds,
-            )
-        if by == signal.SIGABRT:  # what becomes of a process that gets no more memory
+        status = self._wait_for_exit()
+        if status == DEADLINE_EXCEEDED:
+            raise Invalid("query_timed_out.elapsed", seconds=self._limits.seconds)
+        ended_by = os.WTERMSIG(int(status)) if status.isdigit() and os.WIFSIGNALED(int(status)) else None
+        if ended_by == signal.SIGXCPU:
+            raise Invalid("query_timed_out.cpu", cpu_seconds=self._limits.cpu_seconds)
+        if ended_by == signal.SIGABRT:  # the effect of a failed memory allocation
             raise self._out_of_memory()
-        if not killed and (by == signal.SIGKILL or not ended):  # by the machine or its operator, and for nothing it did
-            raise Unavailable("query_interrupted", "the process that the query ran in was ended; try again in a moment")
-        raise Invalid("query_failed", "the query failed: DuckDB could not carry it out, and ended")
+        if not killed and (ended_by == signal.SIGKILL or not status):  # by the machine or its operator
+            raise Unavailable("query_interrupted")
+        raise Invalid("query_failed.crashed")
 
-    def _end(self) -> bytes:
+    def _wait_for_exit(self) -> bytes:
         for _ in range(2):
-            if select.select([self._ended], [], [], _PATIENCE)[0]:
-                return os.read(self._ended, 64)
+            if select.select([self._exit_status], [], [], _EXIT_SECONDS)[0]:
+                return os.read(self._exit_status, 64)
             self._kill()
         return b""
 
     def _out_of_memory(self) -> Invalid:
-        return Invalid(
-            "query_out_of_memory",
-            f"the query needs more than {self._limits.memory >> 20:,} MiB of memory; ask for less",
-            memory=self._limits.memory,
-        )
+        memory = self._limits.memory_bytes
+        return Invalid("query_out_of_memory", {"mebibytes": memory >> 20}, memory=memory)
 
-    def _distrust(self) -> NoReturn:
+    def _raise_protocol_error(self) -> NoReturn:
         self._kill()
-        raise Invalid("query_failed", "the query failed: its answer could not be read") from None
+        raise Invalid("query_failed.protocol") from None
 
 
-class Rows:
-    """An answer as it comes. What is not read to its end ends the child."""
+class ResultStream:
+    """The rows of a query as they arrive. Closing the stream before its end kills the process."""
 
     def __init__(self, schema: pa.Schema, batches: Generator[pa.RecordBatch]) -> None:
         self.schema = schema
@@ -262,19 +291,20 @@ class Rows:
         return self._batches
 
     def close(self) -> None:
-        """No more of it is wanted."""
+        """Discard the rest of the rows."""
         self._batches.close()
 
     def table(self) -> pa.Table:
+        """Read all rows."""
         return pa.Table.from_batches(self, self.schema)
 
 
 def _too_large(limit: str) -> Invalid:
-    return Invalid("query_too_large", f"the query answers with more than {limit}; ask for less")
+    return Invalid("query_too_large.result", {"limit": limit})
 
 
-def _told(relation: Relation) -> dict[str, Any]:
+def _encode_relation(relation: Relation) -> dict[str, Any]:
     return {
         "schema": b64encode(relation.schema.remove_metadata().serialize()).decode(),
-        "files": [[file.path, file.rows, file.known] for file in relation.files],
+        "files": [[file.path, file.rows, file.stats_json] for file in relation.files],
     }

@@ -1,8 +1,8 @@
-"""The process that children are forked from: it has loaded what they need, and never connected or started a thread.
+"""Fork server: a process that has imported all libraries, has no threads, and forks the processes of the sandbox.
 
-It stands on its own because a service with many threads cannot fork safely. Its standard input is a socket to the service:
-`take` is answered with a child (its number, a socket to it, and a pipe that tells how it ended), `kill 123` ends one. It
-ends with the service, and its children end with it.
+It is a process of its own because a service with many threads cannot fork safely. Its standard input is a socket to the
+service. It answers `take` with a process (pid, socket, and a pipe for the exit status); `kill 123` ends one. It ends with
+the service, and its processes end with it.
 """
 
 import gc
@@ -18,39 +18,39 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from penstock.service.queries.sandbox.worker import live
-from penstock.service.queries.sandbox.client import LATE
-from penstock.service.queries.sandbox.limits import Limits
-from penstock.service.queries.sandbox.protocol import Hung
+from penstock.service.queries.sandbox import worker
+from penstock.service.queries.sandbox.client import DEADLINE_EXCEEDED
+from penstock.service.queries.sandbox.limits import QueryLimits
+from penstock.service.queries.sandbox.protocol import ChannelClosed
 
 
 @dataclass(slots=True, eq=False)
 class _Child:
     pid: int
     socket: socket.socket
-    ended: int  # the end of a pipe that is read
-    tell: int  # the end that is written
-    deadline: float | None = None  # None: nobody has taken it yet
-    late: bool = False
+    status_reader: int  # read end of the pipe for the exit status
+    status_writer: int
+    deadline: float | None = None  # None: it waits for a query
+    deadline_exceeded: bool = False
 
-    def let_go(self) -> None:
-        """The service has its own copies now."""
+    def close_service_ends(self) -> None:
+        """Close the socket and the read end, of which the service has its own copies."""
         self.socket.close()
-        os.close(self.ended)
+        os.close(self.status_reader)
 
 
-_LULL = 0.03  # seconds in which nobody asks: the time to make children, which takes as much as several small queries
+_REFILL_DELAY_SECONDS = 0.03  # wait for an idle moment: a fork takes as long as several small queries
 
 
 @dataclass(slots=True)
-class _Nursery:
+class _ForkServer:
     service: socket.socket
-    limits: Limits
-    data: str  # the folder that its children may read
-    ready: int
+    limits: QueryLimits
+    data_folder: str  # the only data that the processes can read
+    ready_processes: int
     idle: deque[_Child] = field(default_factory=deque)
     alive: dict[int, _Child] = field(default_factory=dict)
-    lull: float | None = None  # when it will have been quiet for long enough
+    refill_at: float | None = None  # time of the next refill
 
     def run(self) -> None:
         woken, waker = socket.socketpair()
@@ -58,64 +58,68 @@ class _Nursery:
             end.setblocking(False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
-        self._fill(self.ready)
+        self._fill(self.ready_processes)
         while True:
-            heard, _, _ = select.select([self.service, woken], [], [], self._patience())
-            if woken in heard:
+            readable, _, _ = select.select([self.service, woken], [], [], self._timeout())
+            if woken in readable:
                 woken.recv(4096)
                 self._reap()
-            if self.service in heard and not self._obey(self.service.recv(64).split()):
+            if self.service in readable and not self._handle_command(self.service.recv(64).split()):
                 return
-            self._hurry()
-            if self.lull is not None and self.lull <= time.monotonic():
-                self.lull = None
-                self._fill(self.ready)
+            self._kill_overdue()
+            if self.refill_at is not None and self.refill_at <= time.monotonic():
+                self.refill_at = None
+                self._fill(self.ready_processes)
 
-    def _obey(self, order: list[bytes]) -> bool:
-        match order:
+    def _handle_command(self, command: list[bytes]) -> bool:
+        match command:
             case []:
                 return False
             case [b"take"]:
                 self._hand_over(self.idle.popleft() if self.idle else self._fork())
-                self._fill(1)  # the others can wait
+                self._fill(1)  # the refill creates the others
             case [b"kill", pid]:
                 self._kill(int(pid))
-        self.lull = time.monotonic() + _LULL
+        self.refill_at = time.monotonic() + _REFILL_DELAY_SECONDS
         return True
 
     def _hand_over(self, child: _Child) -> None:
         child.deadline = time.monotonic() + self.limits.seconds
-        socket.send_fds(self.service, [str(child.pid).encode()], [child.socket.fileno(), child.ended])
-        child.let_go()
+        socket.send_fds(self.service, [str(child.pid).encode()], [child.socket.fileno(), child.status_reader])
+        child.close_service_ends()
 
-    def _fill(self, ready: int) -> None:
-        while len(self.idle) < ready:
+    def _fill(self, count: int) -> None:
+        while len(self.idle) < count:
             self.idle.append(self._fork())
 
     def _fork(self) -> _Child:
-        ours, theirs = socket.socketpair()
-        ended, tell = os.pipe()
+        service_socket, child_socket = socket.socketpair()
+        status_reader, status_writer = os.pipe()
         parent = os.getpid()
         if (pid := os.fork()) == 0:
-            _be_child(theirs, self.limits, self.data, parent)
-        theirs.close()
-        child = self.alive[pid] = _Child(pid, ours, ended, tell)
+            _run_child(child_socket, self.limits, self.data_folder, parent)
+        child_socket.close()
+        child = self.alive[pid] = _Child(pid, service_socket, status_reader, status_writer)
         return child
 
     def _kill(self, pid: int) -> None:
-        if pid in self.alive:  # not yet reaped, so the number is still this child's
+        if pid in self.alive:  # not yet reaped, so the pid still belongs to this process
             os.kill(pid, signal.SIGKILL)
 
-    def _patience(self) -> float | None:
-        moments = [child.deadline for child in self.alive.values() if child.deadline is not None and not child.late]
-        moments += [] if self.lull is None else [self.lull]
-        return max(0.0, min(moments) - time.monotonic()) if moments else None
+    def _timeout(self) -> float | None:
+        times = [
+            child.deadline
+            for child in self.alive.values()
+            if child.deadline is not None and not child.deadline_exceeded
+        ]
+        times += [] if self.refill_at is None else [self.refill_at]
+        return max(0.0, min(times) - time.monotonic()) if times else None
 
-    def _hurry(self) -> None:
+    def _kill_overdue(self) -> None:
         now = time.monotonic()
         for child in self.alive.values():
-            if child.deadline is not None and child.deadline <= now and not child.late:
-                child.late = True
+            if child.deadline is not None and child.deadline <= now and not child.deadline_exceeded:
+                child.deadline_exceeded = True
                 self._kill(child.pid)
 
     def _reap(self) -> None:
@@ -124,33 +128,34 @@ class _Nursery:
             if not pid:
                 return
             child = self.alive.pop(pid)
-            with suppress(BrokenPipeError):  # nobody wants to know any more
-                os.write(child.tell, LATE if child.late else str(status).encode())
-            os.close(child.tell)
-            if child in self.idle:  # it could not even begin; the next one is made when somebody asks
+            with suppress(BrokenPipeError):  # the service has closed the pipe
+                os.write(child.status_writer, DEADLINE_EXCEEDED if child.deadline_exceeded else str(status).encode())
+            os.close(child.status_writer)
+            if child in self.idle:  # it failed at start; the next `take` forks a new one
                 self.idle.remove(child)
-                child.let_go()
+                child.close_service_ends()
 
 
-def _be_child(sock: socket.socket, limits: Limits, data: str, parent: int) -> None:
-    """Keep nothing of the nursery but the socket, and never come back."""
+def _run_child(sock: socket.socket, limits: QueryLimits, data: str, parent: int) -> None:
+    """Run a sandbox process. It keeps only its socket, and this function never returns."""
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.dup2(sock.fileno(), 0)
         os.closerange(3, max(map(int, os.listdir("/proc/self/fd"))) + 1)
-        live(socket.socket(fileno=0), limits, data, parent)
-    except Hung:
+        worker.main(socket.socket(fileno=0), limits, data, parent)
+    except ChannelClosed:
         os._exit(0)
     finally:
         os._exit(1)
 
 
 def main() -> None:
-    limits, data, ready = json.loads(sys.argv[1])
-    nowhere = tempfile.mkdtemp()
-    os.chdir(nowhere)
-    os.rmdir(nowhere)  # nothing can be found in a directory that is gone, and nothing be put there
+    """Run the fork server with the arguments of the command line."""
+    limits, data_folder, ready_processes = json.loads(sys.argv[1])
+    folder = tempfile.mkdtemp()
+    os.chdir(folder)
+    os.rmdir(folder)  # a deleted working directory has no files and accepts none
     gc.collect()
-    gc.freeze()  # what is never looked at again is never copied
-    _Nursery(socket.socket(fileno=0), Limits(**limits), data, ready).run()
+    gc.freeze()  # frozen objects are not touched by the collector, so forks share their memory pages
+    _ForkServer(socket.socket(fileno=0), QueryLimits(**limits), data_folder, ready_processes).run()

@@ -1,4 +1,4 @@
-"""How much a query may take: time, memory, and what it answers with."""
+"""Limits of a query, and the functions with which a sandbox process applies them to itself."""
 
 import ctypes
 import math
@@ -8,57 +8,57 @@ import signal
 import sys
 from dataclasses import dataclass
 
-from penstock.core.registry.query import MAX_SQL
-from penstock.service.queries.sandbox.landlock import renounce
+from penstock.core.registry.query import MAX_SQL_LENGTH
+from penstock.service.queries.sandbox.landlock import restrict
 
-_NO_NEW_PRIVILEGES, _DIES_WITH_PARENT = 38, 1  # of prctl(2)
+_NO_NEW_PRIVILEGES, _PARENT_DEATH_SIGNAL = 38, 1  # options of prctl(2)
 _LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/share/zoneinfo")
-_MACHINE = ("/proc/self", "/sys/devices/system/cpu", "/sys/fs/cgroup")  # how much of it there is: DuckDB wants to know
+_MACHINE_INFO = ("/proc/self", "/sys/devices/system/cpu", "/sys/fs/cgroup")  # DuckDB reads the size of the machine
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    seconds: float = 30.0  # by the clock, from when the child is taken
+class QueryLimits:
+    seconds: float = 30.0  # elapsed time, from the moment the process is taken
     cpu_seconds: int = 60  # of all threads together
-    memory: int = 1 << 30  # bytes, beyond what an idle child has
+    memory_bytes: int = 1 << 30  # beyond the memory of an idle process
     threads: int = 2
-    rows: int = 10_000_000  # of one answer
-    bytes: int = 1 << 30  # of one answer
-    sql: int = MAX_SQL  # characters of a statement
-    files: int = 256  # open at once
+    rows: int = 10_000_000  # of one result
+    bytes: int = 1 << 30  # of one result
+    sql_characters: int = MAX_SQL_LENGTH  # of a statement
+    open_files: int = 256
 
     @property
-    def duckdb_memory(self) -> int:
-        """What DuckDB may count as its own; the rest is for what it does not count, and for Arrow."""
-        return self.memory * 3 // 5
+    def duckdb_memory_bytes(self) -> int:
+        """The memory limit of DuckDB; the rest is for Arrow and for memory that DuckDB does not count."""
+        return self.memory_bytes * 3 // 5
 
 
-def confine(limits: Limits, data: str, parent: int) -> None:
-    """What a child can do without from its first moment: to change files, to gain rights, to outlive its parent.
+def confine(limits: QueryLimits, data: str, parent: int) -> None:
+    """Apply the limits that hold from the start: no file changes, no new privileges, end with the parent process.
 
-    It can read what is in the folder `data`, the programs that it consists of, and how large the machine is.
+    The process can read the folder `data`, its own libraries, and the size of the machine.
     """
     prctl = ctypes.CDLL(None, use_errno=True).prctl
-    for option, value in ((_DIES_WITH_PARENT, signal.SIGKILL), (_NO_NEW_PRIVILEGES, 1)):
+    for option, value in ((_PARENT_DEATH_SIGNAL, signal.SIGKILL), (_NO_NEW_PRIVILEGES, 1)):
         if prctl(option, ctypes.c_ulong(value), 0, 0, 0):
             raise OSError(ctypes.get_errno(), "prctl")
-    if os.getppid() != parent:  # it died before it could take us along
+    if os.getppid() != parent:  # the parent ended before the signal was set
         os._exit(1)
-    renounce([data, *sys.path, *_LIBRARIES, *_MACHINE])
-    _limit(resource.RLIMIT_CORE, 0)
-    _limit(resource.RLIMIT_FSIZE, 0)
-    _limit(resource.RLIMIT_NOFILE, limits.files)
+    restrict([data, *sys.path, *_LIBRARIES, *_MACHINE_INFO])
+    _set_limit(resource.RLIMIT_CORE, 0)
+    _set_limit(resource.RLIMIT_FSIZE, 0)
+    _set_limit(resource.RLIMIT_NOFILE, limits.open_files)
 
 
-def ration(limits: Limits) -> None:
-    """Memory and CPU, counted from what a child has used when it is ready."""
+def limit_resources(limits: QueryLimits) -> None:
+    """Limit memory and CPU time, in addition to what the process has used so far."""
     with open("/proc/self/statm") as file:
         pages = int(file.read().split()[0])
-    _limit(resource.RLIMIT_AS, pages * resource.getpagesize() + limits.memory)
+    _set_limit(resource.RLIMIT_AS, pages * resource.getpagesize() + limits.memory_bytes)
     used = resource.getrusage(resource.RUSAGE_SELF)
     cpu = math.ceil(used.ru_utime + used.ru_stime) + limits.cpu_seconds
-    resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu + 1))  # told by SIGXCPU a second before it is killed
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu + 1))  # SIGXCPU, and SIGKILL one second later
 
 
-def _limit(what: int, value: int) -> None:
-    resource.setrlimit(what, (value, value))
+def _set_limit(which: int, value: int) -> None:
+    resource.setrlimit(which, (value, value))

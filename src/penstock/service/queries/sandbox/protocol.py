@@ -1,7 +1,7 @@
-"""What the service and a child say to one another: messages with a length, JSON or Arrow.
+"""Message protocol between the service and a sandbox process: length-prefixed JSON and Arrow messages.
 
-The child is not trusted. Nothing that it sends is taken for longer than its reader allows, nothing is unpacked that could
-grow, and nothing is read as code.
+The process is not trusted. The reader bounds the size of every message, rejects compressed batches, and never
+deserializes code.
 """
 
 import json
@@ -15,107 +15,116 @@ from typing import Any
 
 import pyarrow as pa
 
-_HEAD = struct.Struct("<cQ")
-_COMPRESSION, _BATCH = 3, 3  # the field of a batch that says how it is packed; the kind of message that is a batch
-BUFFER = 4 << 20
-MAX_SAID = 256 << 20  # of a message to a child: a dataset may have many files
-MAX_TOLD = 16 << 20  # of a message of a child, apart from rows
+_PREFIX = struct.Struct("<cQ")
+_COMPRESSION_FIELD = 3  # of a RecordBatch table
+_RECORD_BATCH = 3  # type of a Message table
+SOCKET_BUFFER_BYTES = 4 << 20
+MAX_REQUEST_BYTES = 256 << 20  # of a message to the process; a dataset may have many files
+MAX_RESPONSE_BYTES = 16 << 20  # of a message from the process, except rows
 
 
-class Kind(Enum):
-    SAID = b"s"  # JSON
-    ARROW = b"a"  # a schema or a batch, as one message of Arrow's
-    DONE = b"d"  # no more batches
-    REFUSED = b"r"  # JSON: what went wrong
+class MessageType(Enum):
+    JSON = b"s"
+    ARROW = b"a"  # a schema or a batch as one Arrow IPC message
+    DONE = b"d"  # end of the batches
+    ERROR = b"r"  # JSON with reason and message
 
 
-class Hung(Exception):
-    """The other side is gone."""
+class ChannelClosed(Exception):
+    """The other process closed the channel."""
 
 
-class TooLong(Exception):
-    """The other side has more to say than it may."""
+class MessageTooLarge(Exception):
+    """The other process sent a message that exceeds the limit."""
 
 
-class Line:
-    """One end of a conversation."""
+class Channel:
+    """One end of the connection between the service and a process."""
 
-    def __init__(self, sock: socket.socket, longest: int) -> None:
-        self._sock, self._longest = sock, longest
+    def __init__(self, sock: socket.socket, max_json_bytes: int) -> None:
+        self._sock, self._max_json_bytes = sock, max_json_bytes
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-            sock.setsockopt(socket.SOL_SOCKET, option, BUFFER)
+            sock.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER_BYTES)
 
-    def say(self, kind: Kind, content: Any = None) -> None:
-        self.send(kind, b"" if content is None else json.dumps(content).encode())
+    def send_message(self, message_type: MessageType, content: Any = None) -> None:
+        """Send a value as JSON, or an empty message."""
+        self.send(message_type, b"" if content is None else json.dumps(content).encode())
 
-    def send(self, kind: Kind, content: Any) -> None:
+    def send(self, message_type: MessageType, content: Any) -> None:
+        """Send bytes or a buffer."""
         try:
-            self._sock.sendall(_HEAD.pack(kind.value, len(content)))
+            self._sock.sendall(_PREFIX.pack(message_type.value, len(content)))
             self._sock.sendall(content)
         except OSError:
-            raise Hung from None
+            raise ChannelClosed from None
 
-    def receive(self, most: int) -> tuple[Kind, pa.Buffer]:
-        """What is said next; `most` is for Arrow."""
-        head = bytearray(_HEAD.size)
-        self._fill(memoryview(head))
-        word, length = _HEAD.unpack(head)
-        kind = Kind(word)
-        if length > (most if kind is Kind.ARROW else self._longest):
-            raise TooLong
+    def receive(self, max_arrow_bytes: int) -> tuple[MessageType, pa.Buffer]:
+        """Return the next message.
+
+        Raises:
+            ChannelClosed: the other process has ended
+            MessageTooLarge: the message exceeds the limit for its type
+            ValueError: the type is unknown
+        """
+        prefix = bytearray(_PREFIX.size)
+        self._fill(memoryview(prefix))
+        code, length = _PREFIX.unpack(prefix)
+        message_type = MessageType(code)
+        if length > (max_arrow_bytes if message_type is MessageType.ARROW else self._max_json_bytes):
+            raise MessageTooLarge
         content = pa.allocate_buffer(length)
         self._fill(memoryview(content))
-        return kind, content
+        return message_type, content
 
     def close(self) -> None:
         self._sock.close()
 
-    def _fill(self, room: memoryview) -> None:
-        room = room.cast("B")
+    def _fill(self, target: memoryview) -> None:
+        target = target.cast("B")
         try:
-            while room:
-                if not (count := self._sock.recv_into(room)):
-                    raise Hung
-                room = room[count:]
+            while target:
+                if not (count := self._sock.recv_into(target)):
+                    raise ChannelClosed
+                target = target[count:]
         except OSError:
-            raise Hung from None
+            raise ChannelClosed from None
 
 
-def batch_of(content: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
-    """A batch, checked in full: ValueError or an ArrowException if something about it is not as it says."""
+def decode_batch(content: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
+    """Return a fully validated batch; raise ValueError or ArrowException if it is broken or compressed."""
     message = pa.ipc.read_message(content)
-    if _packed(message.metadata.to_pybytes()):
-        raise ValueError("a packed batch could become any size")
+    if _is_compressed(message.metadata.to_pybytes()):
+        raise ValueError("a compressed batch could have any size")
     batch = pa.ipc.read_record_batch(message, schema)
     batch.validate(full=True)
     return batch
 
 
-def _packed(header: bytes) -> bool:
-    """Is it anything but a batch whose buffers lie there as they are? Arrow has checked that the tables are tables."""
+def _is_compressed(header: bytes) -> bool:
+    """Return False only for a record batch with uncompressed buffers. Arrow has verified the flatbuffers tables."""
     try:
-        root = _number("<I", header, 0)
-        if _number("<B", header, _place(header, root, 1)) != _BATCH:
+        root = _read_number("<I", header, 0)
+        if _read_number("<B", header, _field_offset(header, root, 1)) != _RECORD_BATCH:
             return True
-        held = _place(header, root, 2)
-        return _place(header, held + _number("<I", header, held), _COMPRESSION) != 0
+        batch = _field_offset(header, root, 2)
+        return _field_offset(header, batch + _read_number("<I", header, batch), _COMPRESSION_FIELD) != 0
     except struct.error:
         return True
 
 
-def _place(data: bytes, table: int, field: int) -> int:
-    """Where a field of a flatbuffers table is; 0 if it is left out."""
-    fields = table - _number("<i", data, table)
+def _field_offset(data: bytes, table: int, field: int) -> int:
+    """Return the offset of a field of a flatbuffers table; 0 if the field is missing."""
+    vtable = table - _read_number("<i", data, table)
     slot = 4 + 2 * field
-    offset = _number("<H", data, fields + slot) if slot < _number("<H", data, fields) else 0
+    offset = _read_number("<H", data, vtable + slot) if slot < _read_number("<H", data, vtable) else 0
     return table + offset if offset else 0
 
 
-def _number(form: str, data: bytes, at: int) -> int:
-    return int(struct.unpack_from(form, data, at)[0])
+def _read_number(number_format: str, data: bytes, offset: int) -> int:
+    return int(struct.unpack_from(number_format, data, offset)[0])
 
 
-_READ: dict[str, Any] = {
+_DECODERS: dict[str, Any] = {
     "none": lambda _: None,
     "bool": lambda text: text == "True",
     "int": int,
@@ -125,24 +134,24 @@ _READ: dict[str, Any] = {
     "datetime": datetime.fromisoformat,
     "date": date.fromisoformat,
 }
-_KINDS: tuple[tuple[type, str], ...] = (  # a bool is an int to Python, and a datetime a date
+_TYPE_NAMES: tuple[tuple[type, str], ...] = (  # in this order: bool is a subclass of int, datetime of date
     (bool, "bool"), (int, "int"), (float, "float"), (Decimal, "Decimal"), (str, "str"), (datetime, "datetime"),
     (date, "date"), (type(None), "none"),
 )  # fmt: skip
 
 
-def spelled(values: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Parameters with their types, for JSON."""
-    return {name: _spelled(value) for name, value in values.items()}
+def encode_params(values: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Encode parameters with their types, for JSON."""
+    return {name: _encode_value(value) for name, value in values.items()}
 
 
-def _spelled(value: Any) -> list[str]:
-    word = next((word for kind, word in _KINDS if isinstance(value, kind)), None)
-    if word is None:
-        raise TypeError(f"a parameter cannot be a {type(value).__name__}")
-    return [word, str(value)]
+def _encode_value(value: Any) -> list[str]:
+    type_name = next((name for python_type, name in _TYPE_NAMES if isinstance(value, python_type)), None)
+    if type_name is None:
+        raise TypeError(f"A parameter cannot be of type {type(value).__name__}")
+    return [type_name, str(value)]
 
 
-def read(values: Mapping[str, list[str]]) -> dict[str, Any]:
-    """The parameters that were spelled."""
-    return {name: _READ[word](text) for name, (word, text) in values.items()}
+def decode_params(values: Mapping[str, list[str]]) -> dict[str, Any]:
+    """Decode parameters that `encode_params` encoded."""
+    return {name: _DECODERS[type_name](text) for name, (type_name, text) in values.items()}

@@ -1,7 +1,7 @@
-"""Read a statement as DuckDB parsed it: which datasets it names, and whether it does nothing but select.
+"""Analyze a statement as parsed by DuckDB: the datasets that it names, and whether it only selects.
 
-What is not known to be harmless is refused: a clause that is not in the list below, and a table function that could reach
-a file or an address in memory. The process is the wall; this is the door.
+Everything that is not known to be harmless is rejected: clauses that are not listed below, and table functions that could
+access a file or a memory address. This check is in addition to the confinement of the process.
 """
 
 from collections.abc import Iterator
@@ -21,12 +21,12 @@ _CLAUSES = {
 _TABLE_FUNCTIONS = {
     "generate_series", "generate_subscripts", "json_each", "json_tree", "range", "repeat", "repeat_row", "unnest",
 }  # fmt: skip
-# They take the inside of an aggregate or a statement from a text, or write to DuckDB's log.
-_UNSAFE = {
+# These deserialize the state of an aggregate or a statement, or write to the log of DuckDB.
+_UNSAFE_FUNCTIONS = {
     "to_aggregate_state", "finalize", "combine", "write_log",
     "json_serialize_sql", "json_deserialize_sql", "json_serialize_plan", "json_execute_serialized_sql",
 }  # fmt: skip
-# What answers otherwise when it is asked again: the time, chance, or the state of a connection.
+# Functions whose result depends on the time, on chance, or on the state of a connection.
 VOLATILE = frozenset({
     "age", "ago", "assert_true", "current_catalog", "current_connection_id", "current_database", "current_date",
     "current_localtime", "current_localtimestamp", "current_query", "current_query_id", "current_schema",
@@ -36,7 +36,7 @@ VOLATILE = frozenset({
     "sleep_ms", "stats", "today", "transaction_timestamp", "txid_current", "uuid", "uuidv4", "uuidv7", "vector_type",
     "write_log",
 })  # fmt: skip
-# Those of them that need no parentheses, so that they look like a column.
+# Volatile functions that need no parentheses, so that they look like a column.
 VOLATILE_WORDS = frozenset(
     {
         "current_catalog",
@@ -49,14 +49,14 @@ VOLATILE_WORDS = frozenset(
     }
 )
 _CONDITIONS = ("where_clause", "having", "qualify", "condition")  # of a SELECT and of a join
-_LOGIC = {"CONJUNCTION_AND", "CONJUNCTION_OR", "OPERATOR_NOT"}
+_LOGICAL_OPERATORS = {"CONJUNCTION_AND", "CONJUNCTION_OR", "OPERATOR_NOT"}
 _TESTS = {"COMPARE_IN", "COMPARE_NOT_IN", "OPERATOR_IS_NULL", "OPERATOR_IS_NOT_NULL"}
-# Schemas that are DuckDB's own. A dataset may be in one of that name, and is found elsewhere.
-_SYSTEM = {"main", "temp", "system", "memory", "information_schema", "pg_catalog", "recurring"}
+# Schemas of DuckDB itself. Datasets in a schema of such a name are registered in another schema.
+_SYSTEM_SCHEMAS = {"main", "temp", "system", "memory", "information_schema", "pg_catalog", "recurring"}
 
 
 @dataclass(frozen=True, slots=True)
-class Ref:
+class TableRef:
     """A dataset that a statement names: `finance.tx AT (VERSION => 3)`."""
 
     schema: str
@@ -64,165 +64,185 @@ class Ref:
     version: int | None = None
 
     @property
-    def key(self) -> "Ref":
-        """The same for names that differ only in case."""
-        return Ref(self.schema.lower(), self.table.lower(), self.version)
+    def key(self) -> "TableRef":
+        """The reference in lower case: dataset names are not case-sensitive."""
+        return TableRef(self.schema.lower(), self.table.lower(), self.version)
 
     @property
-    def home(self) -> str:
-        """The schema in which DuckDB finds it. The sign @ is in no dataset's name, so this one is free."""
-        if self.version is None and self.schema.lower() not in _SYSTEM:
+    def duckdb_schema(self) -> str:
+        """The DuckDB schema that the dataset is registered in. No dataset name contains @, so it cannot collide."""
+        if self.version is None and self.schema.lower() not in _SYSTEM_SCHEMAS:
             return self.schema
         return f"{self.schema}@{'' if self.version is None else self.version}"
 
 
 @dataclass(frozen=True, slots=True)
-class Parsed:
-    tables: tuple[Ref, ...]
+class ParsedStatement:
+    tables: tuple[TableRef, ...]
     parameters: tuple[str, ...]
-    only_compared: bool = True  # are parameters used in nothing but tests, so that no column's type depends on them?
-    repeatable: bool = True  # does it answer the same when it is asked again?
-    select: str = ""  # the statement as DuckDB writes it
+    params_in_comparisons_only: bool = True  # if so, no column type depends on the value of a parameter
+    repeatable: bool = True  # the same versions always give the same rows
+    ordered: bool = False  # the statement has an ORDER BY of its own
+    select: str = ""  # the statement as serialized by DuckDB
 
 
 @dataclass(slots=True)
-class Reading:
-    tables: dict[Ref, Ref] = field(default_factory=dict)  # by key, in the order in which they are named
-    columns: set[str] = field(default_factory=set)  # every word that could be a column's name
+class SqlAnalysis:
+    tables: dict[TableRef, TableRef] = field(default_factory=dict)  # by key, in order of occurrence
+    columns: set[str] = field(default_factory=set)  # every word that may be a column name
     parameters: tuple[str, ...] = ()
-    places: int = 0  # where parameters are used
-    tests: int = 0  # those of them in which one is only compared
+    parameter_uses: int = 0  # occurrences of parameters
+    parameter_comparisons: int = 0  # occurrences as an operand of a comparison
     repeatable: bool = True
+    ordered: bool = False
 
     @property
-    def parsed(self) -> Parsed:
-        only_compared = self.places == self.tests
-        return Parsed(tuple(self.tables.values()), self.parameters, only_compared, self.repeatable)
+    def parsed(self) -> ParsedStatement:
+        only_compared = self.parameter_uses == self.parameter_comparisons
+        tables = tuple(self.tables.values())
+        return ParsedStatement(tables, self.parameters, only_compared, self.repeatable, self.ordered)
 
 
-def only(told: Tree) -> Tree:
-    """The one SELECT of what `json_serialize_sql` tells."""
-    if told["error"]:
-        if told["error_type"] == "not implemented" and "SELECT" in told["error_message"]:
+def single_select(serialized: Tree) -> Tree:
+    """Return the only SELECT in the output of `json_serialize_sql`.
+
+    Raises:
+        Invalid: the statement has a syntax error (bad_sql) or is not one SELECT (not_one_select)
+    """
+    if serialized["error"]:
+        if serialized["error_type"] == "not implemented" and "SELECT" in serialized["error_message"]:
             raise _not_one_select()
-        if "expression depth" in told["error_message"]:
+        if "expression depth" in serialized["error_message"]:
             raise _too_deep()
-        place = told.get("position")
-        at = {"position": int(place)} if place is not None and place.isdigit() else {}
-        raise Invalid("bad_sql", f"the statement cannot be read: {told['error_message'].partition(chr(10))[0]}", **at)
-    if len(told["statements"]) != 1:
+        position = serialized.get("position")
+        facts = {"position": int(position)} if position is not None and position.isdigit() else {}
+        raise Invalid("bad_sql.syntax", {"cause": serialized["error_message"].partition(chr(10))[0]}, **facts)
+    if len(serialized["statements"]) != 1:
         raise _not_one_select()
-    (statement,) = told["statements"]
+    (statement,) = serialized["statements"]
     return statement  # type: ignore[no-any-return]
 
 
-def reading(statement: Tree) -> Reading:
-    """What the statement names. Datasets that are to be found elsewhere get their place written into the tree."""
-    found = Reading()
+def analyze(statement: Tree) -> SqlAnalysis:
+    """Return the tables, columns and parameters of a statement, and write each table's DuckDB schema into the tree."""
+    analysis = SqlAnalysis()
     try:
-        _walk(statement, frozenset(), found)
+        _walk(statement, frozenset(), analysis)
     except RecursionError:
         raise _too_deep() from None
-    found.parameters = tuple(entry["key"] for entry in statement["named_param_map"])
-    if unnamed := [name for name in found.parameters if name.isdigit()]:
-        raise Invalid("bad_sql", f"parameter ${unnamed[0]} has no name; write $region rather than ? or $1")
-    return found
+    analysis.parameters = tuple(entry["key"] for entry in statement["named_param_map"])
+    analysis.ordered = bool(own_order(statement))
+    if unnamed := [name for name in analysis.parameters if name.isdigit()]:
+        raise Invalid("bad_sql.unnamed_parameter", {"parameter": unnamed[0]})
+    return analysis
 
 
-def _walk(node: Any, ctes: frozenset[str], found: Reading) -> None:
+def own_order(statement: Tree) -> list[Tree]:
+    """Return the elements of the ORDER BY of a statement, not of its subqueries. Changing the list changes the tree."""
+    modifiers = statement["node"]["modifiers"]
+    return next((modifier["orders"] for modifier in modifiers if modifier["type"] == "ORDER_MODIFIER"), [])
+
+
+def add_order(statement: Tree, elements: list[Tree]) -> None:
+    """Add elements to the ORDER BY of a statement, which decide between rows that it treats as equal."""
+    order = own_order(statement)
+    if not any(element["expression"]["class"] == "STAR" for element in order):  # ORDER BY ALL leaves no equal rows
+        order += elements
+
+
+def _walk(node: Any, ctes: frozenset[str], analysis: SqlAnalysis) -> None:
     if isinstance(node, list):
         for inner in node:
-            _walk(inner, ctes, found)
+            _walk(inner, ctes, analysis)
     if not isinstance(node, dict):
         return
     match node.get("class"):
         case None:
-            _check_clause(node, ctes, found)
+            _check_clause(node, ctes, analysis)
         case "FUNCTION" | "WINDOW":
-            _check_function(node, found)
+            _check_function(node, analysis)
         case "COLUMN_REF":
             words = [*map(str.lower, node["column_names"])]
-            found.columns.update(words)
-            found.repeatable &= words[0] not in VOLATILE_WORDS
+            analysis.columns.update(words)
+            analysis.repeatable &= words[0] not in VOLATILE_WORDS
         case "PARAMETER":
-            found.places += 1
+            analysis.parameter_uses += 1
     for name, inner, seen in _parts(node, ctes):
         if name == "using_columns":
-            found.columns.update(map(str.lower, inner))
-        _walk(inner, seen, found)
+            analysis.columns.update(map(str.lower, inner))
+        _walk(inner, seen, analysis)
 
 
 def _parts(node: Tree, ctes: frozenset[str]) -> Iterator[tuple[str, Any, frozenset[str]]]:
-    """What a node holds, and the names of WITH that are known there: a name is known to those that follow it."""
+    """Yield the children of a node with the names of the WITH clauses that are visible in each."""
     if cte_map := node.get("cte_map"):
         for entry in cte_map["map"]:
             yield "cte", entry["value"], ctes
             ctes = ctes | {entry["key"].lower()}
-    if "cte_name" in node:  # a recursive one knows itself
+    if "cte_name" in node:  # a recursive clause sees its own name
         ctes = ctes | {node["cte_name"].lower()}
     for name, inner in node.items():
         if name != "cte_map" and isinstance(inner, dict | list):
             yield name, inner, ctes
 
 
-def _check_clause(node: Tree, ctes: frozenset[str], found: Reading) -> None:
-    kind = node.get("type")
-    if not isinstance(kind, str):
+def _check_clause(node: Tree, ctes: frozenset[str], analysis: SqlAnalysis) -> None:
+    clause = node.get("type")
+    if not isinstance(clause, str):
         return
-    found.repeatable &= not node.get("sample")
-    found.tests += sum(_compared(node[name]) for name in _CONDITIONS if node.get(name))
-    if kind == "TABLE_FUNCTION":
+    analysis.repeatable &= not node.get("sample")
+    analysis.parameter_comparisons += sum(
+        _count_compared_parameters(node[name]) for name in _CONDITIONS if node.get(name)
+    )
+    if clause == "TABLE_FUNCTION":
         name = node["function"].get("function_name", "").lower()
         if name not in _TABLE_FUNCTIONS:
-            raise Invalid(
-                "bad_sql",
-                f"the table function {name!r} is not available; those that are: {', '.join(sorted(_TABLE_FUNCTIONS))}",
-            )
-    elif kind == "BASE_TABLE":
-        _note_table(node, ctes, found)
-    elif kind not in _CLAUSES and not kind.endswith("_TYPE_INFO"):
-        raise Invalid("not_one_select", f"a query only selects from datasets; {kind.lower()} is not available in it")
+            raise Invalid("bad_sql.table_function", {"name": name, "allowed": sorted(_TABLE_FUNCTIONS)})
+    elif clause == "BASE_TABLE":
+        _add_table(node, ctes, analysis)
+    elif clause not in _CLAUSES and not clause.endswith("_TYPE_INFO"):
+        raise Invalid("not_one_select.clause", {"clause": clause.lower()})
 
 
-def _compared(node: Tree) -> int:
-    """How many parameters a condition does nothing with but compare them.
+def _count_compared_parameters(node: Tree) -> int:
+    """Count the parameters that a condition only compares.
 
-    Elsewhere it is not enough that they are compared: `round(amount, ($n > 1)::INT)` has a type that depends on $n.
+    Outside of a condition, a comparison can change a type: `round(amount, ($n > 1)::INT)` depends on $n.
     """
     match node:
-        case {"type": kind, "children": children} if kind in _LOGIC:
-            return sum(map(_compared, children))
+        case {"type": operator, "children": children} if operator in _LOGICAL_OPERATORS:
+            return sum(map(_count_compared_parameters, children))
         case {"class": "COMPARISON", "left": left, "right": right}:
             operands = [left, right]
-        case {"class": "BETWEEN", "input": asked, "lower": lower, "upper": upper}:
-            operands = [asked, lower, upper]
-        case {"type": kind, "children": operands} if kind in _TESTS:
+        case {"class": "BETWEEN", "input": value, "lower": lower, "upper": upper}:
+            operands = [value, lower, upper]
+        case {"type": operator, "children": operands} if operator in _TESTS:
             pass
         case _:
             return 0
     return sum(operand["class"] == "PARAMETER" for operand in operands)
 
 
-def _check_function(node: Tree, found: Reading) -> None:
+def _check_function(node: Tree, analysis: SqlAnalysis) -> None:
     name = node["function_name"].lower()
-    found.repeatable &= name not in VOLATILE
-    if name in _UNSAFE or name.startswith("__internal") or node.get("export_state"):
-        raise Invalid("bad_sql", f"the function {name!r} is not available in a query")
+    analysis.repeatable &= name not in VOLATILE
+    if name in _UNSAFE_FUNCTIONS or name.startswith("__internal") or node.get("export_state"):
+        raise Invalid("bad_sql.function", {"name": name})
 
 
-def _note_table(node: Tree, ctes: frozenset[str], found: Reading) -> None:
+def _add_table(node: Tree, ctes: frozenset[str], analysis: SqlAnalysis) -> None:
     path = node["qualified_name"]["path"]
     if len(path) == 1 and path[0].lower() in ctes:
         return
     if len(path) != 2:
         name = ".".join(path)
-        raise NotFound("dataset_not_found", f"there is no dataset {name!r}; write schema.table", dataset=name)
-    ref = Ref(path[0], path[1], _version(node))
-    ref = found.tables.setdefault(ref.key, ref)
-    if ref.home != ref.schema:
+        raise NotFound("dataset_not_found.sql", dataset=name)
+    ref = TableRef(path[0], path[1], _version(node))
+    ref = analysis.tables.setdefault(ref.key, ref)
+    if ref.duckdb_schema != ref.schema:
         node["alias"] = node["alias"] or node["table_name"]
-        node["schema_name"], node["at_clause"] = ref.home, None
-        node["qualified_name"] = {"path": [ref.home, node["table_name"]]}
+        node["schema_name"], node["at_clause"] = ref.duckdb_schema, None
+        node["qualified_name"] = {"path": [ref.duckdb_schema, node["table_name"]]}
 
 
 def _version(node: Tree) -> int | None:
@@ -234,12 +254,12 @@ def _version(node: Tree) -> int | None:
             unit.upper() == "VERSION" and text.isdecimal()
         ):
             return int(text)
-    raise Invalid("bad_sql", "a dataset's version is a whole number: finance.tx AS t AT (VERSION => 3)")
+    raise Invalid("bad_sql.version")
 
 
 def _not_one_select() -> Invalid:
-    return Invalid("not_one_select", "a query is one SELECT statement, and nothing else")
+    return Invalid("not_one_select.statement")
 
 
 def _too_deep() -> Invalid:
-    return Invalid("bad_sql", "the statement is nested too deeply; take it apart with WITH")
+    return Invalid("bad_sql.too_deep")

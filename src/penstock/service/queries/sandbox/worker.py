@@ -1,7 +1,7 @@
-"""What a child does: it reads one statement, is given the datasets that it names, answers, and ends.
+"""Main loop of a sandbox process: receive one statement and its datasets, return the rows, and end.
 
-It is ready, locked and rationed before it hears a word of the user's. It reads data files through Arrow; DuckDB itself has
-no file system.
+The process is confined and limited before it receives any input of a user. It reads data files with Arrow; DuckDB has no
+access to the file system.
 """
 
 import json
@@ -24,25 +24,24 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 from pyarrow import fs
 
-from penstock.core.dataset.column_stats import Stats, from_json
-from penstock.engines.duckdb.types import quoted
+from penstock.core.dataset.column_stats import ColumnStats, stats_parser
+from penstock.engines.duckdb.types import quote_identifier
 from penstock.errors import PenstockError
-from penstock.service.queries.sandbox import sql_analysis as statement
-from penstock.service.queries.sandbox import protocol as wire
-from penstock.service.queries.sandbox.limits import Limits, confine, ration
-from penstock.service.queries.sandbox.error_messages import told
-from penstock.service.queries.sandbox.sql_analysis import Reading, Ref
-from penstock.service.queries.sandbox.protocol import Hung, Kind, Line
+from penstock.service.queries.sandbox import protocol, sql_analysis
+from penstock.service.queries.sandbox.error_messages import describe_error
+from penstock.service.queries.sandbox.limits import QueryLimits, confine, limit_resources
+from penstock.service.queries.sandbox.protocol import Channel, ChannelClosed, MessageType
+from penstock.service.queries.sandbox.sql_analysis import SqlAnalysis, TableRef
 
 _BATCH_ROWS = 64 << 10
-_FEW_BATCH_ROWS = 2_048  # where only the first rows may be wanted
-_PIECE = 2 << 20  # bytes, of such an answer
-_DEPTH = 20_000  # DuckDB allows expressions of 1,000 levels, each of which is several in JSON
-_FILES = fs.LocalFileSystem()
-# Not read ahead: local files are fast, and a file's first rows need not wait for all of it.
+_SMALL_BATCH_ROWS = 2_048  # for results of which the reader may need only the first rows
+_SMALL_BATCH_BYTES = 2 << 20
+_RECURSION_LIMIT = 20_000  # DuckDB allows expressions of 1,000 levels, each of which is several levels of JSON
+_FILE_SYSTEM = fs.LocalFileSystem()
+# No pre-buffering: local files are fast, and the first rows need not wait for the whole file.
 _PARQUET = pads.ParquetFileFormat(default_fragment_scan_options=pads.ParquetFragmentScanOptions(pre_buffer=False))
 _READ_AHEAD: dict[str, int] = {"batch_readahead": 2, "fragment_readahead": 2}
-_FEW_ROWS = 100_000  # read by one thread sooner than by several
+_MAX_SINGLE_THREAD_ROWS = 100_000  # one thread reads fewer rows faster than several
 _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "allow_community_extensions": False,
     "allow_persistent_secrets": False,
@@ -53,7 +52,7 @@ _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "python_enable_replacements": False,
     "temp_directory": "",
 }
-_LOCKED = (
+_LOCK_STATEMENTS = (
     "SET disabled_filesystems = 'LocalFileSystem'",
     "SET TimeZone = 'UTC'",
     "SET enable_progress_bar = false",
@@ -61,8 +60,8 @@ _LOCKED = (
 )
 
 
-# What most questions need: the kinds of columns, and a page of them in order.
-_ROWS = {
+# The warm-up query uses the features of most queries: all column types, and an ordered page.
+_WARM_UP_ROWS = {
     "a": [1, 2, 3],
     "b": [0.5, None, 1.5],
     "c": ["x", "y", None],
@@ -71,216 +70,247 @@ _ROWS = {
     "f": [datetime(2000, 1, 1, tzinfo=UTC)] * 3,
     "g": [Decimal("1.25")] * 3,
 }
-_REHEARSED = (
+_WARM_UP_SQL = (
     'SELECT "0", "1", CAST("2" AS VARCHAR) AS c, "3", "4", CAST("5" AS TIMESTAMP WITH TIME ZONE) AS f, '
-    'CAST("6" AS DECIMAL(12, 2)) AS g FROM (SELECT * FROM "a.b".rows WHERE a > $least) AS q("0", "1", "2", "3", "4", "5", "6") '
+    'CAST("6" AS DECIMAL(12, 2)) AS g FROM (SELECT * FROM "a.b".rows WHERE a > $minimum) AS q("0", "1", "2", "3", "4", "5", "6") '
     "ORDER BY 1 ASC NULLS FIRST, 2 DESC NULLS LAST, 3 ASC NULLS FIRST LIMIT 101 OFFSET 0"
 )
 
 
-def live(sock: socket.socket, limits: Limits, data: str, parent: int) -> None:
-    """The whole life of a child. It ends when it is told nothing more."""
-    confine(limits, data, parent)
-    cell = _Cell(Line(sock, wire.MAX_SAID), _connected(limits))
-    cell.rehearse()
-    ration(limits)
+def main(sock: socket.socket, limits: QueryLimits, data_folder: str, parent: int) -> None:
+    """Run a sandbox process. It ends when the service closes the channel."""
+    confine(limits, data_folder, parent)
+    worker = QueryWorker(Channel(sock, protocol.MAX_REQUEST_BYTES), _connect(limits))
+    worker.warm_up()
+    limit_resources(limits)
     while True:
-        cell.hear()
+        worker.handle_message()
 
 
-def _connected(limits: Limits) -> duckdb.DuckDBPyConnection:
-    sys.setrecursionlimit(_DEPTH)
+def _connect(limits: QueryLimits) -> duckdb.DuckDBPyConnection:
+    sys.setrecursionlimit(_RECURSION_LIMIT)
     pa.set_cpu_count(limits.threads)
     pa.set_io_thread_count(limits.threads)
-    nowhere = os.open(".", os.O_PATH)
-    os.chdir("/")  # DuckDB wants a working directory when it starts, and never again
-    config = {**_SETTINGS, "threads": limits.threads, "memory_limit": f"{limits.duckdb_memory}B"}
+    working_directory = os.open(".", os.O_PATH)
+    os.chdir("/")  # DuckDB needs a working directory only when it starts
+    config = {**_SETTINGS, "threads": limits.threads, "memory_limit": f"{limits.duckdb_memory_bytes}B"}
     db = duckdb.connect(":memory:", config=config)
-    os.fchdir(nowhere)
-    os.close(nowhere)
-    for sql in _LOCKED:
+    os.fchdir(working_directory)
+    os.close(working_directory)
+    for sql in _LOCK_STATEMENTS:
         db.execute(sql)
     return db
 
 
 @dataclass(frozen=True, slots=True)
-class _Table:
+class _RegisteredTable:
+    """Schema and files of a dataset."""
+
     schema: pa.Schema
-    files: Sequence[tuple[str, int, str]]  # path, rows, what is known of its columns (`core.stats`)
+    files: Sequence[tuple[str, int, str]]  # path, rows, column statistics as JSON
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> "_Table":
-        exact = pa.ipc.read_schema(pa.py_buffer(b64decode(given["schema"])))
-        # "Required" is the catalog's promise; an old file without the column could not keep it for the scanner.
+    def decode(cls, encoded: Mapping[str, Any]) -> "_RegisteredTable":
+        exact = pa.ipc.read_schema(pa.py_buffer(b64decode(encoded["schema"])))
+        # All columns become nullable: the scanner would reject an old file that lacks a required column.
         schema = pa.schema([column.with_nullable(True) for column in exact])
-        return cls(schema, [(path, rows, known) for path, rows, known in given["files"] if rows])
+        return cls(schema, [(path, rows, stats_json) for path, rows, stats_json in encoded["files"] if rows])
 
-    def telling(self, names: Collection[str]) -> frozenset[str]:
-        """The columns whose bounds may spare a file: those that are spoken of."""
-        return frozenset(f.name for f in self.schema if _judged(f.type) and f.name.lower() in names)
+    def prunable_columns(self, names: Collection[str]) -> frozenset[str]:
+        """Return the columns among `names` whose statistics can exclude a file."""
+        return frozenset(f.name for f in self.schema if _has_exact_bounds(f.type) and f.name.lower() in names)
 
     def source(self, columns: frozenset[str]) -> pads.Dataset:
-        """The files, and what is known of these columns: a file that cannot hold what is asked for is not opened."""
-        judged = {name: pc.field(name) for name in columns}
-        known = from_json(pa.schema([self.schema.field(name) for name in columns]))
-        promises = (self._promise(judged, rows, known(told)) if judged else None for _, rows, told in self.files)
+        """Return the files as an Arrow dataset. The bounds of `columns` let the scanner skip files without a match."""
+        fields = {name: pc.field(name) for name in columns}
+        parse_stats = stats_parser(pa.schema([self.schema.field(name) for name in columns]))
+        bounds = (
+            self._bounds(fields, rows, parse_stats(stats_json)) if fields else None
+            for _, rows, stats_json in self.files
+        )
         fragments = [
-            _PARQUET.make_fragment(path, _FILES, partition_expression=promise)
-            for (path, _, _), promise in zip(self.files, promises, strict=True)
+            _PARQUET.make_fragment(path, _FILE_SYSTEM, partition_expression=expression)
+            for (path, _, _), expression in zip(self.files, bounds, strict=True)
         ]
-        few = sum(rows for _, rows, _ in self.files) <= _FEW_ROWS
-        return (_Small if few else _Source)(fragments, self.schema, _PARQUET, _FILES)
+        is_small = sum(rows for _, rows, _ in self.files) <= _MAX_SINGLE_THREAD_ROWS
+        return (_SingleThreadDataset if is_small else _LimitedReadAheadDataset)(
+            fragments, self.schema, _PARQUET, _FILE_SYSTEM
+        )
 
-    def _promise(self, judged: Mapping[str, pc.Expression], rows: int, known: Mapping[str, Stats]) -> Any:
-        promise = None
-        for name, column in judged.items():
-            stats = known.get(name)
+    def _bounds(
+        self, fields: Mapping[str, pc.Expression], rows: int, stats_by_column: Mapping[str, ColumnStats]
+    ) -> Any:
+        """Return an expression that holds for every row of a file."""
+        expression = None
+        for name, column in fields.items():
+            stats = stats_by_column.get(name)
             if stats is None or stats.nulls == rows:
                 continue
-            for end, holds in ((stats.low, column.__ge__), (stats.high, column.__le__)):
-                if end is not None:
-                    kind = self.schema.field(name).type
-                    one = holds(pa.scalar(bool(end) if pt.is_boolean(kind) else end, kind))
-                    one = one | column.is_null() if stats.nulls else one
-                    promise = one if promise is None else promise & one
-        return promise
+            for bound, compare in ((stats.low, column.__ge__), (stats.high, column.__le__)):
+                if bound is not None:
+                    data_type = self.schema.field(name).type
+                    condition = compare(pa.scalar(bool(bound) if pt.is_boolean(data_type) else bound, data_type))
+                    condition = condition | column.is_null() if stats.nulls else condition
+                    expression = condition if expression is None else expression & condition
+        return expression
 
 
-class _Source(pads.FileSystemDataset):  # type: ignore[misc]
-    """Files, with less read ahead than Arrow would by itself: rows come sooner, and fewer are held."""
+class _LimitedReadAheadDataset(pads.FileSystemDataset):  # type: ignore[misc]
+    """Files with less read-ahead than the default of Arrow: the first rows arrive sooner, and fewer are in memory."""
 
     def scanner(self, columns: list[str] | None = None, filter: pc.Expression | None = None) -> pads.Scanner:
         return super().scanner(columns=columns, filter=filter, **_READ_AHEAD)
 
 
-class _Small(pads.FileSystemDataset):  # type: ignore[misc]
+class _SingleThreadDataset(pads.FileSystemDataset):  # type: ignore[misc]
+    """Files with few rows, read by one thread."""
+
     def scanner(self, columns: list[str] | None = None, filter: pc.Expression | None = None) -> pads.Scanner:
         return super().scanner(columns=columns, filter=filter, use_threads=False)
 
 
-def _judged(kind: pa.DataType) -> bool:
-    """Statistics say nothing of NaN, which DuckDB sorts above all numbers."""
-    return not pt.is_floating(kind) and not pt.is_nested(kind)
+def _has_exact_bounds(data_type: pa.DataType) -> bool:
+    """Return False for floats, too: statistics ignore NaN, which DuckDB sorts above all numbers."""
+    return not pt.is_floating(data_type) and not pt.is_nested(data_type)
 
 
 @dataclass(slots=True)
-class _Cell:
-    line: Line
+class QueryWorker:
+    """Handle the messages of the service with an in-memory DuckDB."""
+
+    channel: Channel
     db: duckdb.DuckDBPyConnection
-    select: str = ""  # the user's statement, as DuckDB writes it
-    reading: Reading = field(
-        default_factory=Reading
-    )  # what it names; what the service puts around it names nothing else
-    tables: dict[Ref, _Table] = field(default_factory=dict)
-    shown: dict[Ref, frozenset[str]] = field(default_factory=dict)  # the columns that a table was made known with
+    select: str = ""  # the user's statement as serialized by DuckDB
+    analysis: SqlAnalysis = field(default_factory=SqlAnalysis)  # of the statement without the SQL around it
+    tables: dict[TableRef, _RegisteredTable] = field(default_factory=dict)
+    registered: dict[TableRef, frozenset[str]] = field(default_factory=dict)  # columns with bounds by table
 
-    def rehearse(self) -> None:
-        """Everything once, so that the first real question does not wait for what is loaded on first use."""
-        self._text(self._tree(_REHEARSED))
+    def warm_up(self) -> None:
+        """Run one query, so that the first real one does not wait for libraries that are loaded on first use."""
+        self._deparse(self._parse_tree(_WARM_UP_SQL))
         sink = pa.BufferOutputStream()
-        pq.write_table(pa.table(_ROWS), sink, compression="zstd")
+        pq.write_table(pa.table(_WARM_UP_ROWS), sink, compression="zstd")
         fragment = _PARQUET.make_fragment(pa.BufferReader(sink.getvalue()))
-        self.db.register("rehearsal", _Small([fragment], pa.table(_ROWS).schema, _PARQUET))
-        self.db.execute('CREATE SCHEMA "a.b"; CREATE OR REPLACE VIEW "a.b".rows AS FROM temp.main.rehearsal')
-        list(_answer(self._bound(_REHEARSED, {"least": 1}), pieces=True))
+        self.db.register("warm_up", _SingleThreadDataset([fragment], pa.table(_WARM_UP_ROWS).schema, _PARQUET))
+        self.db.execute('CREATE SCHEMA "a.b"; CREATE OR REPLACE VIEW "a.b".rows AS FROM temp.main.warm_up')
+        list(_encode_result(self._bind(_WARM_UP_SQL, {"minimum": 1}), small_batches=True))
         self.db.execute('DROP SCHEMA "a.b" CASCADE')
-        self.db.unregister("rehearsal")
+        self.db.unregister("warm_up")
 
-    def hear(self) -> None:
-        _, content = self.line.receive(0)
-        asked = json.loads(content.to_pybytes())
+    def handle_message(self) -> None:
+        """Receive one request and send its response."""
+        _, content = self.channel.receive(0)
+        request = json.loads(content.to_pybytes())
         try:
-            match asked:
+            match request:
                 case {"parse": sql}:
-                    self.line.say(Kind.SAID, self._parse(sql))
-                case {"select": sql}:  # it was parsed before, by another child, and is read once more
-                    self.select, self.reading = sql, statement.reading(self._tree(sql))
+                    self.channel.send_message(MessageType.JSON, self._parse(sql))
+                case {"select": sql}:  # another process has parsed it before; it is analyzed again
+                    self.select, self.analysis = sql, sql_analysis.analyze(self._parse_tree(sql))
                 case {"bind": tables}:
-                    self.tables = {Ref(*ref): _Table.of(given) for ref, given in tables}
-                    self.line.say(Kind.SAID)
-                case {"before": before, "after": after, "filtered": names, "parameters": values, "pieces": pieces}:
-                    self._show(self.reading.columns.union(names))
-                    self._run(f"{before}({self.select}){after}", wire.read(values), pieces=pieces)
-        except Hung:
+                    self.tables = {TableRef(*ref): _RegisteredTable.decode(encoded) for ref, encoded in tables}
+                    self.channel.send_message(MessageType.JSON)
+                case {
+                    "before": before,
+                    "after": after,
+                    "filtered": names,
+                    "parameters": values,
+                    "small_batches": small_batches,
+                    "tie_break": tie_break,
+                }:
+                    self._register_tables(self.analysis.columns.union(names))
+                    select = self._order_ties(tie_break) if tie_break else self.select
+                    self._run(f"{before}({select}){after}", protocol.decode_params(values), small_batches=small_batches)
+        except ChannelClosed:
             raise
-        except PenstockError as refusal:
-            self.line.say(Kind.REFUSED, refusal.facts())
+        except PenstockError as error:
+            self.channel.send_message(MessageType.ERROR, error.as_dict())
         except Exception as cause:
-            self.line.say(Kind.REFUSED, told(cause))
+            self.channel.send_message(MessageType.ERROR, describe_error(cause))
 
     def _parse(self, sql: str) -> dict[str, Any]:
-        tree = self._tree(sql)
-        self.reading = statement.reading(tree)
-        self.select = self._text(tree)
-        parsed = self.reading.parsed
+        tree = self._parse_tree(sql)
+        self.analysis = sql_analysis.analyze(tree)
+        self.select = self._deparse(tree)
+        parsed = self.analysis.parsed
         tables = [[ref.schema, ref.table, ref.version] for ref in parsed.tables]
         return {
             "tables": tables,
             "parameters": parsed.parameters,
-            "only_compared": parsed.only_compared,
+            "only_compared": parsed.params_in_comparisons_only,
             "repeatable": parsed.repeatable,
+            "ordered": parsed.ordered,
             "select": self.select,
         }
 
-    def _run(self, sql: str, values: Mapping[str, Any], *, pieces: bool) -> None:
-        try:
-            bound = self._bound(sql, dict(values))
-        except duckdb.Error as cause:
-            self.line.say(Kind.REFUSED, told(cause, of_statement=True))
-            return
-        for message in _answer(bound, pieces=pieces):
-            self.line.send(Kind.ARROW, message)
-        self.line.say(Kind.DONE)
+    def _order_ties(self, column_numbers: Sequence[int]) -> str:
+        """Return the statement with an ORDER BY that continues with result columns, so that it is total."""
+        tree = self._parse_tree(self.select)
+        columns = ", ".join(f"{int(number)} ASC NULLS FIRST" for number in column_numbers)
+        sql_analysis.add_order(tree, sql_analysis.own_order(self._parse_tree(f"SELECT 1 ORDER BY {columns}")))
+        return self._deparse(tree)
 
-    def _bound(self, sql: str, values: dict[str, Any]) -> duckdb.DuckDBPyRelation:
-        """The statement with its columns found and its types known. No row has been read."""
+    def _run(self, sql: str, values: Mapping[str, Any], *, small_batches: bool) -> None:
+        try:
+            relation = self._bind(sql, dict(values))
+        except duckdb.Error as cause:
+            self.channel.send_message(MessageType.ERROR, describe_error(cause, before_execution=True))
+            return
+        for message in _encode_result(relation, small_batches=small_batches):
+            self.channel.send(MessageType.ARROW, message)
+        self.channel.send_message(MessageType.DONE)
+
+    def _bind(self, sql: str, values: dict[str, Any]) -> duckdb.DuckDBPyRelation:
+        """Bind a statement: its columns and types are resolved, and no row has been read."""
         return self.db.sql(sql, params=values)
 
-    def _show(self, spoken: Collection[str]) -> None:
+    def _register_tables(self, names: Collection[str]) -> None:
         for ref, table in self.tables.items():
-            columns = table.telling(spoken)
-            if self.shown.get(ref) == columns:
+            columns = table.prunable_columns(names)
+            if self.registered.get(ref) == columns:
                 continue
-            source = f"{ref.home}.{ref.table}"
+            source = f"{ref.duckdb_schema}.{ref.table}"
             self.db.register(source, table.source(columns))
             self.db.execute(
-                f"CREATE SCHEMA IF NOT EXISTS {quoted(ref.home)}; "
-                f"CREATE OR REPLACE VIEW {quoted(ref.home)}.{quoted(ref.table)} AS FROM temp.main.{quoted(source)}"
+                f"CREATE SCHEMA IF NOT EXISTS {quote_identifier(ref.duckdb_schema)}; "
+                f"CREATE OR REPLACE VIEW {quote_identifier(ref.duckdb_schema)}.{quote_identifier(ref.table)} AS FROM temp.main.{quote_identifier(source)}"
             )
-            self.shown[ref] = columns
+            self.registered[ref] = columns
 
-    def _tree(self, sql: str) -> statement.Tree:
-        (told,) = self.db.execute("SELECT json_serialize_sql($sql)", {"sql": sql}).fetchall()[0]
-        return statement.only(json.loads(told))
+    def _parse_tree(self, sql: str) -> sql_analysis.Tree:
+        (serialized,) = self.db.execute("SELECT json_serialize_sql($sql)", {"sql": sql}).fetchall()[0]
+        return sql_analysis.single_select(json.loads(serialized))
 
-    def _text(self, tree: statement.Tree) -> str:
-        told = json.dumps({"error": False, "statements": [tree]})
-        ((sql,),) = self.db.execute("SELECT json_deserialize_sql($told)", {"told": told}).fetchall()
+    def _deparse(self, tree: sql_analysis.Tree) -> str:
+        serialized = json.dumps({"error": False, "statements": [tree]})
+        ((sql,),) = self.db.execute("SELECT json_deserialize_sql($serialized)", {"serialized": serialized}).fetchall()
         return str(sql)
 
 
-def _answer(bound: duckdb.DuckDBPyRelation, *, pieces: bool) -> Iterator[pa.Buffer]:
-    """The schema and the batches, as messages of Arrow's; small ones, if whoever reads them may stop at any time."""
-    with closing(bound.to_arrow_reader(_FEW_BATCH_ROWS if pieces else _BATCH_ROWS)) as reader:
-        schema = pa.schema([pa.field(f.name, _plain(f.type), f.nullable) for f in reader.schema])
+def _encode_result(relation: duckdb.DuckDBPyRelation, *, small_batches: bool) -> Iterator[pa.Buffer]:
+    """Yield the schema and the batches as Arrow IPC messages; small ones if the reader may stop early."""
+    with closing(relation.to_arrow_reader(_SMALL_BATCH_ROWS if small_batches else _BATCH_ROWS)) as reader:
+        schema = pa.schema([pa.field(f.name, _portable_type(f.type), f.nullable) for f in reader.schema])
         yield schema.serialize()
         for batch in reader:
-            same = batch if batch.schema.equals(schema) else batch.cast(schema)
-            rows = max(1, _PIECE * same.num_rows // max(same.nbytes, 1)) if pieces else max(1, same.num_rows)
-            for start in range(0, same.num_rows, rows):
-                yield same.slice(start, rows).serialize()
+            cast = batch if batch.schema.equals(schema) else batch.cast(schema)
+            rows = max(1, cast.num_rows)
+            if small_batches:
+                rows = max(1, _SMALL_BATCH_BYTES * cast.num_rows // max(cast.nbytes, 1))
+            for start in range(0, cast.num_rows, rows):
+                yield cast.slice(start, rows).serialize()
 
 
-def _plain(kind: pa.DataType) -> pa.DataType:
-    """The type without what needs more than the batch itself: dictionaries, and extensions that others do not know."""
-    if isinstance(kind, pa.BaseExtensionType):
-        return _plain(kind.storage_type)
-    if pt.is_dictionary(kind):
-        return kind.value_type
-    if pt.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_plain(kind.value_type)))
-    if pt.is_fixed_size_list(kind):
-        return pa.list_(kind.value_field.with_type(_plain(kind.value_type)), kind.list_size)
-    if pt.is_struct(kind):
-        return pa.struct([inner.with_type(_plain(inner.type)) for inner in kind])
-    return kind
+def _portable_type(data_type: pa.DataType) -> pa.DataType:
+    """Return a type without dictionaries, which need extra messages, and without extensions, which readers may not know."""
+    if isinstance(data_type, pa.BaseExtensionType):
+        return _portable_type(data_type.storage_type)
+    if pt.is_dictionary(data_type):
+        return data_type.value_type
+    if pt.is_list(data_type):
+        return pa.list_(data_type.value_field.with_type(_portable_type(data_type.value_type)))
+    if pt.is_fixed_size_list(data_type):
+        return pa.list_(data_type.value_field.with_type(_portable_type(data_type.value_type)), data_type.list_size)
+    if pt.is_struct(data_type):
+        return pa.struct([inner.with_type(_portable_type(inner.type)) for inner in data_type])
+    return data_type

@@ -1,0 +1,18 @@
+"""Names of the files and folders of a workspace."""
+
+from uuid import UUID
+
+from penstock.core.caller import Caller
+
+WORKSPACE_FILE = "penstock.json"  # marks a folder as a workspace
+DATA_FOLDER = "data"  # holds the data files of all tenants
+
+
+def tenant_folder(caller: Caller) -> str:
+    """Return the folder of all data files of the caller's tenant, relative to the workspace."""
+    return f"{DATA_FOLDER}/{caller.tenant}"
+
+
+def dataset_folder(caller: Caller, dataset: UUID) -> str:
+    """Return the folder of a dataset's data files, relative to the workspace."""
+    return f"{tenant_folder(caller)}/{dataset}"

@@ -1,0 +1,460 @@
+"""Datasets of the Python API: `Dataset` (the current state, and writes) and `DatasetVersion` (one immutable version)."""
+
+import html
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import pyarrow as pa
+
+from penstock.core.dataset.changes import DataFile, Receipt
+from penstock.core.dataset.row_ids import parse_row_ids
+from penstock.core.dataset.snapshot import DatasetVersionInfo, Snapshot
+from penstock.core.formatting import format_bytes, format_count
+from penstock.core.merge import BATCH_ROWS, MergeResult
+from penstock.core.progress import ProgressCallback
+from penstock.core.schema.compatibility import cast_batch, check_fits
+from penstock.core.schema.type_names import parse_type
+from penstock.service.datasets import alter, compact, merge, read, row_edits, row_source, write
+from penstock.service.datasets.row_edits import EditResult
+
+if TYPE_CHECKING:
+    from penstock.lake import Lake
+
+
+class DatasetVersion:
+    """One immutable version of a dataset. Arrow-compatible libraries read it as a stream.
+
+    Attributes:
+        snapshot: the version's metadata
+
+    Example:
+        >>> import pyarrow as pa
+        >>> pa.table(people.at(1)).num_rows
+        2
+    """
+
+    def __init__(self, lake: "Lake", snapshot: Snapshot) -> None:
+        self._lake, self.snapshot = lake, snapshot
+
+    @property
+    def id(self) -> UUID:
+        """Id of the dataset."""
+        return self.snapshot.dataset
+
+    @property
+    def name(self) -> str:
+        """Namespace and name of the dataset."""
+        return str(self.snapshot.name)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns of the version."""
+        return self.snapshot.schema
+
+    @property
+    def version(self) -> int:
+        """Number of the version, from 1."""
+        return self.snapshot.version.number
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows of the version."""
+        return self.snapshot.version.rows
+
+    def scan(
+        self, columns: Sequence[str] | None = None, where: str | None = None, *, row_ids: bool = False
+    ) -> pa.RecordBatchReader:
+        """Stream rows as record batches, in bounded memory.
+
+        Args:
+            columns: names of the columns; by default all
+            where: a filter expression, as in `"amount > 100 AND region = 'EMEA'"`
+            row_ids: add the row ids as the last column, `rowid`
+
+        Raises:
+            Invalid: a column does not exist, or the filter expression is invalid
+            NotFound: the version's files were removed by `penstock sweep`
+
+        Example:
+            >>> sum(batch.num_rows for batch in people.at(1).scan(["name"], "id > 1"))
+            1
+        """
+        lake = self._lake
+        return read.scan_rows(
+            lake._workspace, lake.caller, self.snapshot, columns=columns, where=where, row_ids=row_ids
+        )
+
+    def to_arrow(
+        self, columns: Sequence[str] | None = None, where: str | None = None, *, row_ids: bool = False
+    ) -> pa.Table:
+        """Read rows into an Arrow table. The arguments are those of `scan`.
+
+        Example:
+            >>> people.at(1).to_arrow(row_ids=True).column_names
+            ['id', 'name', 'rowid']
+        """
+        return self.scan(columns, where, row_ids=row_ids).read_all()
+
+    def to_pandas(self, columns: Sequence[str] | None = None, where: str | None = None) -> Any:
+        """Read rows into a pandas data frame. The arguments are those of `scan`."""
+        return self.to_arrow(columns, where).to_pandas()
+
+    def files(self, where: str | None = None) -> list[DataFile]:
+        """List the data files of the version.
+
+        Args:
+            where: a filter expression; files whose statistics exclude a matching row are left out
+        """
+        return read.files(self._lake._workspace, self._lake.caller, self.snapshot, where)
+
+    def paths(self, where: str | None = None) -> list[str]:
+        """List the paths of the data files, for Spark, DuckDB or Polars to read directly.
+
+        Give the reader the schema of the version: a compacted or edited file has an additional column `_rowid`, and an
+        older file may lack columns or have narrower types. The files may contain deleted rows if the version has
+        deletion vectors. `scan` handles all of this.
+
+        Args:
+            where: as in `files`
+        """
+        return [self._lake._workspace.store.locate(file.path) for file in self.files(where)]
+
+    def __arrow_c_schema__(self) -> object:
+        return self.schema.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        return self.scan().__arrow_c_stream__(requested_schema)
+
+    def __repr__(self) -> str:
+        width = max(map(len, self.schema.names))
+        columns = [f"  {f.name:<{width}}  {f.type}{'' if f.nullable else ' not null'}" for f in self.schema]
+        return "\n".join([_title(self.snapshot), *columns])
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td style='text-align:left'>{html.escape(f.name)}</td><td style='text-align:left'>"
+            f"{html.escape(str(f.type))}{'' if f.nullable else ' not null'}</td></tr>"
+            for f in self.schema
+        )
+        return f"<table><caption>{html.escape(_title(self.snapshot))}</caption>{rows}</table>"
+
+
+class Dataset:
+    """A dataset: reads return the current version, and each write creates the next one.
+
+    Every write takes rows as a dict of columns, a list of dicts, an Arrow table, batch or reader, a pandas, Polars or
+    Spark data frame, or the path of a file.
+
+    Attributes:
+        id: id of the dataset
+    """
+
+    def __init__(self, lake: "Lake", dataset: UUID) -> None:
+        self._lake, self.id = lake, dataset
+        self._target = (lake._workspace, lake.caller, dataset)
+
+    @property
+    def name(self) -> str:
+        """Namespace and name."""
+        return self.current().name
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns of the current version."""
+        return self.current().schema
+
+    @property
+    def version(self) -> int:
+        """Number of the current version."""
+        return self.current().version
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows of the current version."""
+        return self.current().num_rows
+
+    def current(self) -> DatasetVersion:
+        """Return the current version as an immutable snapshot.
+
+        Raises:
+            NotFound: the dataset was dropped
+
+        Example:
+            >>> people.current().version
+            2
+        """
+        return DatasetVersion(self._lake, read.find(*self._target))
+
+    def at(
+        self, version: int | None = None, *, commit_no: int | None = None, time: datetime | None = None
+    ) -> DatasetVersion:
+        """Return an earlier version, chosen by exactly one argument.
+
+        Args:
+            version: number of the version
+            commit_no: number of a commit: the version as of that commit
+            time: the version as of that time
+
+        Raises:
+            NotFound: the version does not exist, or was removed by `penstock sweep`
+            Invalid: more than one argument, or none
+
+        Example:
+            >>> people.at(1).num_rows
+            2
+        """
+        return DatasetVersion(
+            self._lake, read.find_version(*self._target, version=version, commit_no=commit_no, time=time)
+        )
+
+    def history(self, limit: int = 100, *, before: int | None = None) -> list[DatasetVersionInfo]:
+        """List versions with author, time, operation and counts, the newest first.
+
+        Args:
+            limit: maximum number of versions
+            before: only versions with a lower number
+
+        Example:
+            >>> [(version.number, version.operation) for version in people.history()]
+            [(2, 'append'), (1, 'create')]
+        """
+        return read.versions(*self._target, limit=limit, before=before)
+
+    def append(
+        self, rows: Any, *, idempotency_key: str | None = None, progress: ProgressCallback | None = None
+    ) -> Receipt:
+        """Append rows.
+
+        Args:
+            rows: the rows
+            idempotency_key: a repeated call with the same key and rows appends the rows once
+            progress: called with a `Progress` as rows are written; an exception stops the write
+
+        Raises:
+            Invalid: a column or a value does not fit the dataset's schema
+            AlreadyExists: another request used the key
+            Unsupported: the dataset is read-only
+
+        Example:
+            >>> people.append([{"id": 6, "name": "Tony"}], idempotency_key="tony").version
+            3
+            >>> people.append([{"id": 6, "name": "Tony"}], idempotency_key="tony").replayed
+            True
+        """
+        return write.append(*self._target, self._reader(rows), key=idempotency_key, progress=progress)
+
+    def overwrite(
+        self,
+        rows: Any,
+        *,
+        expect: int | None = None,
+        idempotency_key: str | None = None,
+        progress: ProgressCallback | None = None,
+    ) -> Receipt:
+        """Replace all rows.
+
+        Args:
+            rows: the new rows
+            expect: the version that must still be the current one
+            idempotency_key: a repeated call with the same key and rows replaces the rows once
+            progress: called with a `Progress` as rows are written; an exception stops the write
+
+        Raises:
+            Conflict: the dataset is at another version than `expect`
+            Invalid: a column or a value does not fit the dataset's schema
+
+        Example:
+            >>> people.overwrite({"id": [1, 2], "name": ["Ada", "Grace"]}, expect=3).version
+            4
+        """
+        return write.overwrite(*self._target, self._reader(rows), base=expect, key=idempotency_key, progress=progress)
+
+    def merge(
+        self,
+        rows: Any,
+        key_columns: str | Sequence[str],
+        strategy: str = "upsert",
+        *,
+        dedup_order_by: str | Sequence[str] | None = None,
+        add_columns: bool = False,
+        engine: str = "auto",
+        batch_rows: int = BATCH_ROWS,
+        spark: Any = None,
+        dry_run: bool = False,
+        progress: ProgressCallback | None = None,
+        idempotency_key: str | None = None,
+    ) -> MergeResult:
+        """Merge rows into the dataset by key.
+
+        Args:
+            rows: the source rows
+            key_columns: the column, or columns, that identify a row
+            strategy: `upsert`, `insert`, `update`, `full_merge` or `deduplicate`
+            dedup_order_by: with `deduplicate`: of several source rows with one key, the highest value wins
+            add_columns: add columns that only the source has; by default they are an error
+            engine: `auto`, `pyarrow`, `duckdb` or `spark`; the result is the same
+            batch_rows: number of target rows in memory at once
+            spark: the Spark session for the engine `spark`; by default the active one
+            dry_run: return the result without a commit
+            progress: called with a `Progress` as the merge proceeds; an exception stops the merge
+            idempotency_key: a repeated call with the same key and rows is committed once
+
+        Returns:
+            the counts (`stats`), the changed files, and the receipt of the commit
+
+        Raises:
+            Invalid: the strategy, a key column, a column or a value is invalid, or source keys are duplicate
+            Conflict: other writers kept changing the same rows
+
+        Example:
+            >>> people.merge({"id": [2, 3], "name": ["Grace H.", "Edsger"]}, "id").stats
+            {'inserted': 1, 'updated': 1, 'deleted': 0, 'total': 3}
+        """
+        request = merge.MergeRequest(key_columns, strategy, dedup_order_by, add_columns, engine, batch_rows, spark)
+        source = row_source.open_source(rows, like=lambda: self.current().schema)
+        if dry_run:
+            return merge.preview(*self._target, source, request, progress=progress)
+        return merge.merge(*self._target, source, request, key=idempotency_key, progress=progress)
+
+    def update(
+        self, row_ids: Any, rows: Any, *, returning: bool = False, idempotency_key: str | None = None
+    ) -> EditResult:
+        """Replace the row with id `row_ids[i]` by `rows[i]`: all rows, or none.
+
+        Args:
+            row_ids: row ids, as `to_arrow(row_ids=True)` returns them in the column `rowid`
+            rows: one new row for each id
+            returning: return the new rows with their ids
+            idempotency_key: a repeated call with the same key and rows is committed once
+
+        Raises:
+            NotFound: a row id does not exist
+            Invalid: a row id or a value is invalid
+
+        Example:
+            >>> ids = people.to_arrow(where="id = 3", row_ids=True)["rowid"]
+            >>> people.update(ids, [{"id": 3, "name": "Edsger D."}]).affected
+            1
+        """
+        table = cast_rows(self._reader(rows), self.schema)
+        return row_edits.update(*self._target, parse_row_ids(row_ids), table, returning=returning, key=idempotency_key)
+
+    def delete(self, row_ids: Any, *, returning: bool = False, idempotency_key: str | None = None) -> EditResult:
+        """Delete rows by id. Unknown ids are ignored.
+
+        Args:
+            row_ids: row ids, as `to_arrow(row_ids=True)` returns them in the column `rowid`
+            returning: return the deleted rows with their ids
+            idempotency_key: a repeated call with the same key and ids is committed once
+
+        Example:
+            >>> people.delete(ids).affected
+            1
+        """
+        return row_edits.delete(*self._target, parse_row_ids(row_ids), returning=returning, key=idempotency_key)
+
+    def alter(
+        self,
+        *,
+        add: pa.Schema | dict[str, str] | None = None,
+        widen: dict[str, str | pa.DataType] | None = None,
+        idempotency_key: str | None = None,
+    ) -> Receipt:
+        """Add nullable columns and widen column types, without rewriting files.
+
+        Args:
+            add: new columns with their types; existing rows have NULL in them
+            widen: columns with a type that holds all values of the present one
+            idempotency_key: a repeated call with the same key and columns is committed once
+
+        Raises:
+            Invalid: a column exists already, does not exist, or a type is not wider
+
+        Example:
+            >>> people.alter(add={"born": "int32"}).version
+            8
+            >>> people.alter(widen={"born": "int64"}).version
+            9
+        """
+        added = pa.schema([(name, _data_type(type)) for name, type in add.items()]) if isinstance(add, dict) else add
+        widened = {name: _data_type(type) for name, type in (widen or {}).items()}
+        return alter.alter(*self._target, add=added, widen=widened, key=idempotency_key)
+
+    def compact(self, *, idempotency_key: str | None = None, progress: ProgressCallback | None = None) -> Receipt:
+        """Rewrite many small files into few large ones. Rows and row ids stay the same.
+
+        Args:
+            idempotency_key: a repeated call with the same key is committed once
+            progress: called with a `Progress` as rows are rewritten; an exception stops the compaction
+        """
+        return compact.compact(*self._target, key=idempotency_key, progress=progress)
+
+    def drop(self, *, force: bool = False) -> None:
+        """Drop the dataset and free its name. `penstock sweep` removes its files later.
+
+        Args:
+            force: drop the dataset even if registered queries read it; they fail afterwards
+
+        Raises:
+            Unsupported: registered queries read the dataset, and `force` is not set
+
+        Example:
+            >>> lake.create("demo.scratch", {"id": [1]}).drop()
+        """
+        alter.drop(*self._target, force=force)
+
+    def scan(
+        self, columns: Sequence[str] | None = None, where: str | None = None, *, row_ids: bool = False
+    ) -> pa.RecordBatchReader:
+        """Stream rows of the current version. See `DatasetVersion.scan`."""
+        return self.current().scan(columns, where, row_ids=row_ids)
+
+    def to_arrow(
+        self, columns: Sequence[str] | None = None, where: str | None = None, *, row_ids: bool = False
+    ) -> pa.Table:
+        """Read rows of the current version into an Arrow table. See `DatasetVersion.scan`.
+
+        Example:
+            >>> people.to_arrow(["name"], "id = 1").to_pylist()
+            [{'name': 'Ada'}]
+        """
+        return self.current().to_arrow(columns, where, row_ids=row_ids)
+
+    def to_pandas(self, columns: Sequence[str] | None = None, where: str | None = None) -> Any:
+        """Read rows of the current version into a pandas data frame. See `DatasetVersion.scan`."""
+        return self.current().to_pandas(columns, where)
+
+    def _reader(self, rows: Any) -> row_source.SourceReader:
+        return row_source.open_reader(rows, like=lambda: self.current().schema)
+
+    def __arrow_c_schema__(self) -> object:
+        return self.current().__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        return self.current().__arrow_c_stream__(requested_schema)
+
+    def __repr__(self) -> str:
+        return repr(self.current())
+
+    def _repr_html_(self) -> str:
+        return self.current()._repr_html_()
+
+
+def cast_rows(rows: row_source.SourceReader, schema: pa.Schema) -> pa.Table:
+    """Read rows into a table with the column types of a dataset."""
+    check_fits(rows.schema, schema)
+    return pa.Table.from_batches([cast_batch(batch, schema) for batch in rows], schema)
+
+
+def _title(snapshot: Snapshot) -> str:
+    version = snapshot.version
+    return (
+        f"{snapshot.name} · version {version.number} · {format_count(version.rows, 'row')} · "
+        f"{format_count(version.files, 'file')} · {format_bytes(version.bytes)}"
+    )
+
+
+def _data_type(data_type: str | pa.DataType) -> pa.DataType:
+    return parse_type(data_type) if isinstance(data_type, str) else data_type

@@ -1,0 +1,134 @@
+"""The processes of one `penstock serve --processes N`: local sockets between them, and their metrics as one."""
+
+import json
+import logging
+import socket
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from starlette.responses import RedirectResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+_TIMEOUT_SECONDS = 2.0  # a process that does not answer is left out
+_MAX_BYTES = 16 << 20
+_EQUAL_IN_ALL = ("penstock_runs_queued",)  # gauges that every process reads from the catalog
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessGroup:
+    """The number of a process among its siblings, and the folder of their sockets."""
+
+    folder: str  # of the local sockets; only their user can open them
+    index: int
+    count: int
+
+    def listen(self, answer: Callable[[], bytes]) -> None:
+        """Answer the siblings' requests for the metrics of this process, in a thread."""
+        path = self._socket_path(self.index)
+        path.unlink(missing_ok=True)  # of a process that died
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(path))
+        listener.listen(self.count * 4)
+        threading.Thread(target=self._serve, args=(listener, answer), name="penstock group", daemon=True).start()
+
+    def fetch_others(self) -> list[bytes]:
+        """Return the metrics of the siblings that answer."""
+        answers = []
+        for index in range(self.count):
+            if index == self.index:
+                continue
+            try:
+                answers.append(self._fetch(index))
+            except OSError as error:
+                _log.warning("process %d does not answer: %s", index, error)
+        return answers
+
+    def _serve(self, listener: socket.socket, answer: Callable[[], bytes]) -> None:
+        while True:
+            connection, _ = listener.accept()
+            with connection:
+                connection.settimeout(_TIMEOUT_SECONDS)
+                try:
+                    connection.sendall(answer())
+                except OSError as error:  # the sibling has gone
+                    _log.debug("a sibling did not wait for the metrics: %s", error)
+
+    def _fetch(self, index: int) -> bytes:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(_TIMEOUT_SECONDS)
+            connection.connect(str(self._socket_path(index)))
+            received = bytearray()
+            while chunk := connection.recv(1 << 16):
+                received += chunk
+                if len(received) > _MAX_BYTES:
+                    raise OSError("too many metrics")
+            return bytes(received)
+
+    def _socket_path(self, index: int) -> Path:
+        return Path(self.folder) / f"{index}.sock"
+
+
+def merge_metrics(texts: Iterable[bytes]) -> bytes:
+    """Add up the samples of several processes, in the Prometheus text format."""
+    lines: dict[str, float | None] = {}  # comments have no value
+    for text in texts:
+        for line in text.decode().splitlines():
+            if line.startswith("#"):
+                lines.setdefault(line, None)
+                continue
+            name, _, value = line.rpartition(" ")
+            before = lines.get(name)
+            if before is None:
+                lines[name] = float(value)
+            elif name.startswith(_EQUAL_IN_ALL) or name.partition("{")[0].endswith("_created"):
+                lines[name] = max(before, float(value))
+            else:
+                lines[name] = before + float(value)
+    return "".join(name + "\n" if value is None else f"{name} {value!r}\n" for name, value in lines.items()).encode()
+
+
+@dataclass(frozen=True)
+class PageRedirect:
+    """Send browsers to the one process that serves the web page: its sessions live in that process."""
+
+    app: ASGIApp
+    port: int
+    prefixes: tuple[str, ...] = field(default=("/ui", "/_nicegui"))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["server"][1] == self.port or not self._is_page(scope["path"]):
+            await self.app(scope, receive, send)
+            return
+        host = dict(scope["headers"]).get(b"host", b"localhost").decode("latin-1").rpartition(":")
+        name = host[0] if host[1] and host[2].isdigit() else host[2]
+        query = f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else ""
+        url = f"{scope['scheme']}://{name}:{self.port}{scope['path']}{query}"
+        await RedirectResponse(url, 307)(scope, receive, send)
+
+    def _is_page(self, path: str) -> bool:
+        return any(path == prefix or path.startswith(f"{prefix}/") for prefix in self.prefixes)
+
+
+def to_argument(group: ProcessGroup, http_fd: int, page_fd: int | None, page_port: int | None) -> str:
+    """Encode a process's part of the group as an argument of its command line."""
+    return json.dumps([group.folder, group.index, group.count, http_fd, page_fd, page_port])
+
+
+@dataclass(frozen=True, slots=True)
+class ChildOptions:
+    """Options that a supervisor passes to its process."""
+
+    group: ProcessGroup
+    http_socket: socket.socket
+    page_socket: socket.socket | None  # only the process that serves the page
+    page_port: int | None
+
+
+def from_argument(text: str) -> ChildOptions:
+    """Decode the argument of `to_argument`."""
+    folder, index, count, http_fd, page_fd, page_port = json.loads(text)
+    page_socket = None if page_fd is None else socket.socket(fileno=page_fd)
+    return ChildOptions(ProcessGroup(folder, index, count), socket.socket(fileno=http_fd), page_socket, page_port)

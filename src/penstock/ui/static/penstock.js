@@ -1,0 +1,28 @@
+// Asks before the user leaves a page with unsaved changes (window.penstockUnsaved), and reports a lost page state.
+(() => {
+  const RECONNECT_MILLISECONDS = 3000;
+  let isLost = false;  // the connection was lost, and the service may have discarded the state of the page
+  let reconnectTimer;
+
+  const watchConnection = () => {
+    if (!window.socket) return setTimeout(watchConnection, 200);
+    window.socket.on("disconnect", () => { clearTimeout(reconnectTimer); isLost = true; });
+    window.socket.on("connect", () => { reconnectTimer = setTimeout(() => { isLost = false; }, RECONNECT_MILLISECONDS); });
+  };
+
+  const showLostPage = () => {
+    const alert = document.createElement("div");
+    alert.setAttribute("role", "alert");
+    alert.className = "penstock-lost-page";
+    alert.textContent = "The service has discarded the state of this page, so nothing on it can be saved. "
+      + "Copy your input, then reload the page.";
+    document.body.append(alert);
+  };
+
+  window.addEventListener("beforeunload", event => {
+    if (!window.penstockUnsaved) return;
+    event.preventDefault();
+    if (isLost) setTimeout(showLostPage, 100);  // shown if the user stays on the page
+  });
+  watchConnection();
+})();

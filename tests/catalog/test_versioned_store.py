@@ -1,0 +1,156 @@
+"""One suite for the stores of result schemas, queries and pipelines."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import select
+
+from penstock.catalog import tables
+from penstock.catalog.database import CatalogTransaction
+from penstock.catalog.pipelines import pipeline_store
+from penstock.catalog.queries import query_store
+from penstock.catalog.result_schemas import schema_store
+from penstock.catalog.tenant_guard import tenant_filter
+from penstock.catalog.versioned_store import RevisionStore, VersionedStore
+from penstock.core.odata import options
+from penstock.core.pipeline.definition import StoredPipeline, parse_pipeline
+from penstock.core.registry.query import QueryDraft, RegisteredQuery
+from penstock.core.registry.revisions import next_revision
+from penstock.core.registry.schema_entry import SchemaDraft, SchemaEntry
+from penstock.core.result_schema import parse_fields
+from penstock.errors import AlreadyExists, Conflict, NotFound
+from penstock.lake import Lake
+from penstock.reasons import REASONS
+
+STORES: dict[str, VersionedStore[Any]] = {
+    store.entry_type: store for store in (schema_store, query_store, pipeline_store)
+}
+
+
+@pytest.fixture(params=STORES)
+def store(request: pytest.FixtureRequest) -> VersionedStore[Any]:
+    return STORES[request.param]
+
+
+def new_schema(tx: CatalogTransaction, name: str) -> SchemaEntry:
+    draft = SchemaDraft(name, "Text", parse_fields([{"name": "id", "type": "number"}]), {"a": 1})
+    return SchemaEntry(uuid4(), tx.caller.tenant, draft, 1, tx.now, tx.now, tx.caller.user, tx.now, tx.caller.user)
+
+
+def new_query(tx: CatalogTransaction, name: str) -> RegisteredQuery:
+    returns = new_schema(tx, f"of {uuid4()}")
+    schema_store.insert(tx, returns)
+    draft = QueryDraft(name, "Text", "SELECT 1 AS id", (), returns.id)
+    return RegisteredQuery(uuid4(), draft, (), 1, tx.now, tx.now, tx.caller.user, tx.now, tx.caller.user)
+
+
+def new_pipeline(tx: CatalogTransaction, name: str) -> StoredPipeline:
+    append = {"type": "append", "parameters": {"source": {"dataset_id": str(uuid4())}}}
+    pipeline = parse_pipeline({"name": name, "working": {"dataset_id": str(uuid4())}, "operations": [append]})
+    return StoredPipeline(uuid4(), pipeline, 1, tx.now, tx.caller.user, tx.now, tx.caller.user)
+
+
+NEW: dict[str, Callable[[CatalogTransaction, str], Any]] = {
+    "schema": new_schema,
+    "query": new_query,
+    "pipeline": new_pipeline,
+}
+
+
+def inserted(lake: Lake, store: VersionedStore[Any], name: str = "monthly") -> Any:
+    with lake._workspace.db.write(lake.caller) as tx:
+        entry = NEW[store.entry_type](tx, name)
+        store.insert(tx, entry)
+    return entry
+
+
+def renamed(entry: Any, name: str) -> Any:
+    member = "pipeline" if isinstance(entry, StoredPipeline) else "draft"
+    content = replace(getattr(entry, member), name=name)
+    return next_revision(entry, entry.updated_at, uuid4(), **{member: content})
+
+
+def replaced(lake: Lake, store: VersionedStore[Any], before: Any, after: Any) -> Any:
+    with lake._workspace.db.write(lake.caller) as tx:
+        store.replace(tx, before, after)
+    return after
+
+
+def removed(lake: Lake, store: VersionedStore[Any], entry: Any) -> None:
+    with lake._workspace.db.write(lake.caller) as tx:
+        store.remove(tx, store.find_for_update(tx, entry.id))
+
+
+def test_versioned_store_error_reasons_are_in_the_table(store: VersionedStore[Any]) -> None:
+    expected = {"_changed": "Conflict", "_not_found": "NotFound", "_name_taken": "AlreadyExists"}
+    kinds = {suffix: REASONS[f"{store.entry_type}{suffix}"][0] for suffix in expected}
+    assert kinds == expected
+    if isinstance(store, RevisionStore):
+        assert REASONS[f"version_not_found.{store.entry_type}"][0] == "NotFound"
+
+
+def test_versioned_store_find_returns_the_replaced_entry(lake: Lake, store: VersionedStore[Any]) -> None:
+    before = inserted(lake, store)
+    after = replaced(lake, store, before, renamed(before, "Wöchentlich"))
+    with lake._workspace.db.read(lake.caller) as tx:
+        assert store.find(tx, before.id) == after
+        pairs = [("$filter", "tolower(name) eq 'wöchentlich'"), ("$search", "WÖCH")]
+        assert store.search(tx, options(pairs, store.fields, default_top=9, max_top=9)).items == [after]
+
+
+def test_versioned_store_replace_of_old_revision_conflicts(lake: Lake, store: VersionedStore[Any]) -> None:
+    before = inserted(lake, store)
+    after = replaced(lake, store, before, renamed(before, "first"))
+    with pytest.raises(Conflict) as raised:
+        replaced(lake, store, before, renamed(before, "second"))
+    assert raised.value.reason == f"{store.entry_type}_changed"
+    assert raised.value.context == {f"{store.entry_type}_id": str(before.id), "current_version": 2}
+    with lake._workspace.db.read(lake.caller) as tx:
+        assert store.find(tx, before.id) == after
+
+
+def test_versioned_store_insert_and_replace_with_taken_name_are_rejected(
+    lake: Lake, store: VersionedStore[Any]
+) -> None:
+    inserted(lake, store, "monthly")
+    other = inserted(lake, store, "weekly")
+    attempts = [
+        lambda: inserted(lake, store, " MONTHLY "),
+        lambda: replaced(lake, store, other, renamed(other, " MONTHLY ")),
+    ]
+    for attempt in attempts:
+        with pytest.raises(AlreadyExists) as raised:
+            attempt()
+        assert (raised.value.reason, raised.value.context) == (f"{store.entry_type}_name_taken", {"name": " MONTHLY "})
+        assert "'MONTHLY'" in raised.value.message
+
+
+def test_versioned_store_removed_entry_is_not_found_and_releases_its_name(
+    lake: Lake, store: VersionedStore[Any]
+) -> None:
+    entry = inserted(lake, store)
+    removed(lake, store, entry)
+    with pytest.raises(NotFound) as raised, lake._workspace.db.read(lake.caller) as tx:
+        store.find(tx, entry.id)
+    assert raised.value.reason == f"{store.entry_type}_not_found"
+    assert raised.value.context == {f"{store.entry_type}_id": str(entry.id)}
+    inserted(lake, store)
+
+
+def test_versioned_store_audits_every_change(lake: Lake, store: VersionedStore[Any]) -> None:
+    entry = inserted(lake, store)
+    removed(lake, store, replaced(lake, store, entry, renamed(entry, "weekly")))
+    audit = tables.audit.c
+    with lake._workspace.db.read(lake.caller) as tx:
+        rows = tx.all(select(audit.action, audit.detail).where(tenant_filter(tables.audit)).order_by(audit.at))
+    details = [(row.action, json.loads(row.detail)) for row in rows if str(entry.id) in row.detail]
+    id, reason = {f"{store.entry_type}_id": str(entry.id)}, {"reason": None} if store is not pipeline_store else {}
+    assert details == [
+        (f"{store.entry_type}.create", {**id, "version": 1, **reason}),
+        (f"{store.entry_type}.update", {**id, "version": 2, **reason}),
+        (f"{store.entry_type}.delete", {**id, "version": 2}),
+    ]

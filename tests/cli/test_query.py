@@ -1,0 +1,284 @@
+"""Queries from the command line: registered, asked, and refused in sentences."""
+
+import io
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import penstock
+from penstock.core.odata.options import MAX_SKIP
+from penstock.core.registry import gts
+from penstock.service.queries import definitions as query_definitions
+from penstock.service.registry import schemas
+from support.cli_runner import CliRunner
+
+TX = [
+    {"region": "EMEA", "amount": 10},
+    {"region": "APAC", "amount": 20},
+    {"region": "EMEA", "amount": 30},
+    {"region": "AMER", "amount": 40},
+]
+FIELDS = [{"name": "region", "type": "string"}, {"name": "total", "type": "number"}]
+SQL = "SELECT region, sum(amount) AS total FROM finance.tx WHERE amount >= $least GROUP BY region"
+PARAMETERS = [{"name": "least", "type": "number", "default": 0}]
+TOTALS = [{"region": "AMER", "total": 40}, {"region": "APAC", "total": 20}, {"region": "EMEA", "total": 40}]
+
+
+@pytest.fixture(scope="module")
+def query_workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workspace with a dataset of two versions, the first without its last row, and a query that sums it up."""
+    folder = tmp_path_factory.mktemp("asked") / "lake"
+    with penstock.open(folder, create=True) as lake:
+        lake.create("finance.tx", pa.Table.from_pylist(TX[:-1])).append(TX[-1:])
+        payload = {"name": "totals", "type_id": gts.QUERY_RETURNS, "fields": FIELDS}
+        schema = schemas.create(lake._workspace, lake.caller, payload)
+        query = {"name": "totals", "sql": SQL, "returns_schema_id": str(schema.id), "parameters": PARAMETERS}
+        query_definitions.create(lake._workspace, lake.caller, query, lake._query_executor.inspector(lake.caller))
+    return folder
+
+
+@pytest.fixture
+def workspace(shell: CliRunner, query_workspace: Path) -> CliRunner:
+    shutil.rmtree("lake")
+    shutil.copytree(query_workspace, "lake")
+    return shell
+
+
+def register(shell: CliRunner, name: str, sql: str, fields: list[dict[str, Any]], code: int = 0, **members: Any) -> Any:
+    Path("schema.json").write_text(json.dumps({"name": name, "type_id": gts.QUERY_RETURNS, "fields": fields}))
+    schema = shell("schema", "create", "schema.json", "--json").json["id"]
+    Path("query.json").write_text(json.dumps({"name": name, "sql": sql, "returns_schema_id": schema, **members}))
+    answer = shell("queries", "create", "query.json", "--json", code=code)
+    return json.loads(answer.out or answer.err)
+
+
+def test_dataset_drop_that_a_query_reads_requires_force(workspace: CliRunner) -> None:
+    problem = json.loads(workspace("dataset", "drop", "finance.tx", "--yes", "--json", code=1).err)
+    assert (problem["error"]["reason"], problem["error"]["queries"][0]["name"]) == ("dataset_in_use", "totals")
+    assert workspace("dataset", "drop", "finance.tx", "--yes", "--force", "--json").json["dropped"] == "finance.tx"
+
+
+def rows(shell: CliRunner, *words: object) -> list[dict[str, Any]]:
+    """Run a query and return its rows sorted by region, because the query has no ORDER BY."""
+    return sorted(shell("query", *words, "--json").json, key=lambda row: str(row["region"]))
+
+
+# -- asking ------------------------------------------------------------------------------------------------------------
+
+
+def test_query_runs_by_name_or_id_with_parameters(workspace: CliRunner) -> None:
+    assert rows(workspace, "totals") == TOTALS
+    made = workspace("queries", "show", "totals").json
+    assert rows(workspace, made["id"], "--param", "least=25") == [TOTALS[0], {"region": "EMEA", "total": 30}]
+    assert rows(workspace, "totals", "-p", "least=1e3") == []
+
+
+OPTIONS: dict[str, tuple[list[str], list[dict[str, Any]]]] = {
+    "filter": (["--filter", "total eq 40 and region ne 'EMEA'"], TOTALS[:1]),
+    "orderby": (["--orderby", "total desc, region desc"], [TOTALS[2], TOTALS[0], TOTALS[1]]),
+    "top": (["--top", "2"], TOTALS[:2]),
+    "top 0": (["--top", "0"], []),
+    "skip": (["--skip", "2"], TOTALS[2:]),
+    "top and skip": (["--top", "1", "--skip", "1"], TOTALS[1:2]),
+    "select": (["--select", "total", "--orderby", "region"], [{"total": row["total"]} for row in TOTALS]),
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_query_options_select_rows_and_fields(workspace: CliRunner, name: str) -> None:
+    words, expected = OPTIONS[name]
+    assert workspace("query", "totals", *words, "--json").json == expected
+
+
+def test_query_version_option_reads_an_earlier_version(workspace: CliRunner) -> None:
+    first = workspace("query", "totals", "--version", "FINANCE.tx=1", "--orderby", "region", "--json")
+    assert first.json == TOTALS[1:]
+    assert json.loads(first.err) == {"versions": {"finance.tx": 1}, "more": False, "count": None}
+    newest = workspace("query", "totals", "--top", "1", "--count")
+    assert newest.err.strip() == "1 row of finance.tx version 2; 3 in total; more rows exist"
+    assert newest.out == b'"region","total"\n"AMER",40\n'
+
+
+def test_query_prints_every_format(workspace: CliRunner) -> None:
+    def submitted(format: str) -> bytes:
+        out: bytes = workspace("query", "totals", "--orderby", "region", "--format", format).out
+        return out
+
+    assert submitted("csv") == b'"region","total"\n"AMER",40\n"APAC",20\n"EMEA",40\n'
+    assert (
+        submitted("json")
+        == b'[{"region":"AMER","total":40},{"region":"APAC","total":20},{"region":"EMEA","total":40}]\n'
+    )
+    assert pa.ipc.open_stream(submitted("arrow")).read_all()["region"].to_pylist() == ["AMER", "APAC", "EMEA"]
+    assert pq.read_table(io.BytesIO(submitted("parquet")))["region"].to_pylist() == ["AMER", "APAC", "EMEA"]
+    assert submitted("table").decode().splitlines()[2:] == ["AMER       40", "APAC       20", "EMEA       40"]
+
+
+def test_query_table_has_twenty_rows_by_default(workspace: CliRunner) -> None:
+    register(workspace, "many", "SELECT 'r' || range AS region, range AS total FROM range(25)", FIELDS)
+    few = workspace("query", "many", "--format", "table")
+    assert (len(few.out.splitlines()), few.err.strip()) == (22, "20 rows; more rows exist")
+    assert len(workspace("query", "many", "--format", "table", "--top", "23").out.splitlines()) == 25
+    assert len(workspace("query", "many", "--format", "csv").out.splitlines()) == 26
+
+
+def test_query_output_file_is_replaced_only_with_force(workspace: CliRunner) -> None:
+    response = workspace("query", "totals", "-o", "totals.parquet", "--json").json
+    assert response == {
+        "file": "totals.parquet",
+        "rows": 3,
+        "versions": {"finance.tx": 2},
+        "more": False,
+        "count": None,
+    }
+    assert pq.read_table("totals.parquet").num_rows == 3
+    assert "--force" in workspace("query", "totals", "-o", "totals.parquet", code=1).err
+    done = workspace("query", "totals", "--top", "1", "-o", "totals.parquet", "--force")
+    assert (done.out, done.err.strip()) == (
+        b"",
+        "totals.parquet contains 1 row of finance.tx version 2; more rows exist",
+    )
+    assert pq.read_table("totals.parquet").to_pylist() == TOTALS[:1]
+
+
+def test_query_sql_option_runs_an_unregistered_select(workspace: CliRunner) -> None:
+    tried = workspace("query", "--sql", "SELECT count(*) AS n FROM finance.tx WHERE region = $r", "-p", "r=EMEA")
+    assert (tried.out, tried.err.strip()) == (b'"n"\n2\n', "1 row of finance.tx version 2")
+    first = workspace("query", "--sql", "SELECT count(*) AS n FROM finance.tx AT (VERSION => 1)", "--json")
+    assert first.json == [{"n": 3}]
+    many = workspace("query", "--sql", "SELECT * FROM range(5000)", "--json")
+    assert (len(many.json), json.loads(many.err)["more"]) == (1_000, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        ([], 2, "Pass either the NAME of a query"),
+        (["totals", "--sql", "SELECT 1"], 2, "Pass either the NAME of a query"),
+        (["--sql", "SELECT 1", "--top", "3"], 2, "--sql can be combined with --param only"),
+        (["--sql", "SELECT 1", "--version", "finance.tx=1"], 2, "--sql can be combined with --param only"),
+        (["--sql", "DELETE FROM finance.tx"], 1, "SELECT"),
+        (["--sql", "SELECT * FROM finance.nothing"], 1, "finance.nothing"),
+        (["nothing"], 1, "Query not found"),
+        (["totals", "--param", "least"], 2, "NAME=VALUE"),
+        (["totals", "--param", "=5"], 2, "NAME=VALUE"),
+        (["totals", "--param", "least=1", "-p", "least=2"], 2, "Duplicate --param 'least'"),
+        (["totals", "--param", "least=many"], 1, "a number"),
+        (["totals", "--param", "versions=1"], 1, "Unknown parameter 'versions'"),
+        (["totals", "--version", "finance.tx=new"], 2, "Write it as DATASET=N"),
+        (["totals", "--version", "finance.tx=9"], 1, "9"),
+        (
+            ["totals", "--version", "finance.other=1"],
+            1,
+            "does not read finance.other, so its version cannot be chosen. Datasets of the query: finance.tx",
+        ),
+        (["totals", "--version", "tx=1"], 1, "namespace.table"),
+        (["totals", "--filter", "sum gt 1"], 1, "sum"),
+        (["totals", "--orderby", "total down"], 1, "asc or desc"),
+        (["totals", "--select", "id"], 1, "id"),
+        (["totals", "--top", "-1"], 2, "-1"),
+        (["totals", "--format", "xml"], 2, "xml"),
+        (["totals", "--format", "table", "-o", "x.csv"], 2, "A file has one of the formats csv, arrow, parquet"),
+        (["totals", "-o", "x.json"], 2, "Use > x.json for JSON"),
+        (["totals", "-o", "x.what"], 1, "x.what"),
+        (["--sql", "SELECT INTERVAL 1 DAY", "-o", "x.parquet"], 1, "Cannot write the rows as parquet"),
+        (["--sql", "SELECT 'infinity'::DATE", "--format", "table"], 1, "Cannot write the rows as table"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_query_with_invalid_arguments_prints_a_message(
+    workspace: CliRunner, words: list[str], code: int, message: str
+) -> None:
+    with workspace.untouched():
+        answer = workspace("query", *words, code=code)
+    assert answer.out == b""
+    assert message in answer.err
+
+
+# -- promises ----------------------------------------------------------------------------------------------------------
+
+
+def test_query_with_schema_violation_prints_no_rows(workspace: CliRunner) -> None:
+    sql = "SELECT region, CASE WHEN amount < 25 THEN amount END AS total FROM finance.tx"
+    register(workspace, "broken", sql, FIELDS)
+    answer = workspace("query", "broken", "--orderby", "region", code=1)
+    assert answer.out == b""
+    sentence, *lines = answer.err.strip().splitlines()
+    assert "The result of 'broken' does not match its schema: 2 errors" in sentence
+    assert lines == [f"  row {row}: Type mismatch for field total: expected number, got null" for row in (0, 3)]
+    response = workspace("query", "broken", "--json", code=1)
+    error = json.loads(response.err)["error"]
+    assert (response.out, error["reason"], error["error_count"]) == (b"", "schema_mismatch", 2)
+    with workspace.untouched():
+        workspace("query", "broken", "-o", "rows.csv", code=1)
+    assert len(workspace("query", "broken", "--filter", "total ne null", "--json").json) == 2
+
+
+def test_query_prints_the_first_hundred_violations(workspace: CliRunner) -> None:
+    Path("many.csv").write_text("\n".join(["region,amount", *("," for _ in range(150))]))
+    workspace("dataset", "import", "finance.tx", "many.csv")
+    register(workspace, "bare", "SELECT region, amount AS total FROM finance.tx", FIELDS)
+    sentence, *lines = workspace("query", "bare", code=1).err.strip().splitlines()
+    assert "300 errors" in sentence
+    assert len(lines) == 101
+    assert lines[-1] == "  and 200 more"
+
+
+def test_query_output_suffix_must_match_the_format(workspace: CliRunner) -> None:
+    with workspace.untouched():
+        assert "means parquet" in workspace("query", "totals", "-o", "x.parquet", "--format", "csv", code=2).err
+    workspace("query", "totals", "-o", "x.data", "--format", "csv")
+    workspace("query", "totals", "-o", "x.parquet", "--format", "parquet")
+
+
+def test_query_top_and_skip_have_the_odata_range(workspace: CliRunner) -> None:
+    for option in ("--top", "--skip"):
+        assert "2147483648" in workspace("query", "totals", option, str(MAX_SKIP + 1), code=2).err
+        workspace("query", "totals", option, str(MAX_SKIP))
+
+
+# -- keeping -----------------------------------------------------------------------------------------------------------
+
+
+def test_queries_commands_create_to_delete(workspace: CliRunner) -> None:
+    made = workspace("queries", "show", "totals").json
+    Path("totals.yaml").write_text(
+        f"name: Large totals\nreturns_schema_id: {made['returns_schema_id']}\nsql: |\n  SELECT region, sum(amount) AS total\n"
+        "  FROM finance.tx GROUP BY region\n"
+    )
+    assert "Large totals was registered" in workspace("queries", "create", "totals.yaml").err
+    assert "Large totals" in workspace("queries", "create", "totals.yaml", code=1).err
+    assert [each["name"] for each in workspace("queries", "list", "--json").json] == ["Large totals", "totals"]
+    assert [each["name"] for each in workspace("queries", "list", "--top", "1", "--skip", "1", "--json").json] == [
+        "totals"
+    ]
+    assert workspace("queries", "list", "--filter", "state eq 'DRAFT'").out == b""
+    listed = workspace("queries", "list", "--filter", "startswith(name, 'tot')").out.decode().splitlines()
+    assert listed[2].split() == ["totals", "ACTIVE", "1", "least", made["id"]]
+
+    Path("totals.json").write_text(json.dumps({**made, "sql": SQL.replace(">=", ">")}))
+    assert workspace("queries", "replace", "totals", "totals.json").err.strip() == "totals is at version 2"
+    assert rows(workspace, "totals", "-p", "least=20") == [TOTALS[0], {"region": "EMEA", "total": 30}]
+    assert "version" in workspace("queries", "replace", "totals", "totals.json", code=1).err
+
+    assert "--yes" in workspace("queries", "delete", "totals", code=2).err
+    assert workspace("queries", "delete", "totals", "--yes", "--json").json == {"deleted": "totals", "id": made["id"]}
+    assert "Query not found" in workspace("query", "totals", code=1).err
+
+
+def test_queries_create_rejects_mismatching_columns(workspace: CliRunner) -> None:
+    wrong = [{"name": "region", "type": "number"}, {"name": "sum", "type": "number"}]
+    error = register(workspace, "wrong", "SELECT region FROM finance.tx", wrong, code=1)["error"]
+    assert (error["reason"], len(error["errors"])) == ("query_does_not_fit", 2)
+    sentence, *lines = workspace("queries", "create", "query.json", code=1).err.strip().splitlines()
+    assert "The result does not match the schema in 2 fields" in sentence
+    assert lines == [
+        "  /sql: Type mismatch for field region: expected number, got string",
+        "  /sql: Missing required field: sum: expected number",
+    ]
+    assert [each["name"] for each in workspace("queries", "list", "--json").json] == ["totals"]

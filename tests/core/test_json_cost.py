@@ -1,0 +1,79 @@
+"""The estimate of a JSON text is an upper bound of what its values take, and close enough to be useful."""
+
+import json
+import sys
+from random import Random
+from typing import Any
+
+import pytest
+
+from penstock.core.payload.json_cost import check_json_cost, estimate_json
+from penstock.errors import Invalid
+
+
+def memory_of(value: Any) -> int:
+    nested = [*value.keys(), *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return sys.getsizeof(value) + sum(memory_of(inner) for inner in nested)
+
+
+def count_of(value: Any) -> int:
+    nested = [*value.keys(), *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return 1 + sum(count_of(inner) for inner in nested)
+
+
+TEXTS = {
+    "empty objects": b'{"rows":[' + b",".join([b"{}"] * 10_000) + b"]}",
+    "empty lists": b"[" + b",".join([b"[]"] * 10_000) + b"]",
+    "small objects": b"[" + b",".join([b'{"a":1}'] * 10_000) + b"]",
+    "numbers": b"[" + b",".join([b"123456"] * 10_000) + b"]",
+    "long numbers": b"[" + b",".join([b"1.2345678901234567"] * 10_000) + b"]",
+    "long texts": json.dumps(["x" * 1_000] * 100).encode(),
+    "wide text": json.dumps(["\u20ac" * 1_000] * 100, ensure_ascii=False).encode(),
+    "nested lists": b"[" * 90 + b"]" * 90,
+    "members": json.dumps({f"member {n}": n for n in range(10_000)}).encode(),
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_estimate_json_is_an_upper_bound(name: str) -> None:
+    value = json.loads(TEXTS[name])
+    cost = estimate_json(TEXTS[name])
+    assert count_of(value) <= cost.values + len(TEXTS[name]) // 1_000
+    assert memory_of(value) <= cost.bytes
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, None], ids=str)
+def test_estimate_json_of_random_values_is_an_upper_bound(seed: int | None) -> None:
+    seed = seed or Random().randrange(1 << 32)
+    random = Random(seed)
+
+    def value(depth: int) -> Any:
+        match random.randrange(6 if depth else 4):
+            case 0:
+                return random.choice([None, True, False])
+            case 1:
+                return random.randrange(10**9)
+            case 2:
+                return random.random()
+            case 3:
+                return "x," * random.randrange(20)
+            case 4:
+                return [value(depth - 1) for _ in range(random.randrange(8))]
+        return {f"name {n}": value(depth - 1) for n in range(random.randrange(8))}
+
+    for _ in range(200):
+        document = value(5)
+        text = json.dumps(document).encode()
+        assert memory_of(document) <= estimate_json(text).bytes + 600, (seed, text)
+
+
+def test_check_json_cost_refuses_many_values_before_they_exist() -> None:
+    with pytest.raises(Invalid) as error:
+        check_json_cost(TEXTS["empty objects"], 9_999)
+    assert error.value.reason == "too_many_values"
+
+
+def test_check_json_cost_does_not_count_characters_of_strings() -> None:
+    text = json.dumps({"sql": 'SELECT "a", [1, {2}]: ' * 10_000}).encode()
+    assert estimate_json(text).values > 10_000
+    assert check_json_cost(text, 10).bytes >= len(text)

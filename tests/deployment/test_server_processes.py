@@ -1,0 +1,173 @@
+"""`penstock serve --processes N`: several processes on one port, one /metrics, restarts, and an end together."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import httpx
+import pyarrow.flight as flight
+import pytest
+
+from penstock.rest.process_group import merge_metrics
+
+PATIENCE_SECONDS = 120
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    deadline = monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert monotonic() < deadline, f"timeout: {what}"
+        sleep(0.05)
+
+
+class Group:
+    def __init__(self, folder: Path, *options: str) -> None:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+        command = ["serve", "--dev", "--workspace", "lake", "--http-port", "0", "--flight-port", "0", "--json"]
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", "from penstock.cli import main; main()", *command, *options],
+            cwd=folder,
+            env={**environment, "PENSTOCK_DURABLE": "no"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        text = ""
+        while not text.endswith("}\n"):
+            line = self.process.stdout.readline()
+            assert line, self.process.communicate()
+            text += line
+        self.addresses: dict[str, Any] = json.loads(text)
+
+    @property
+    def http(self) -> str:
+        return str(self.addresses["http"])
+
+    def children(self) -> list[int]:
+        """Return the ids of the server processes that run."""
+        task = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        return [pid for pid in map(int, task.read_text().split()) if is_running(pid) and is_server(pid)]
+
+
+def is_server(pid: int) -> bool:
+    return b"--child" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@contextmanager
+def group(folder: Path, *options: str) -> Iterator[Group]:
+    opened = Group(folder, "--processes", "2", *options)
+    try:
+        yield opened
+    finally:
+        if opened.process.poll() is None:
+            opened.process.kill()
+        opened.process.communicate()
+
+
+def served_requests(address: str) -> float:
+    text = httpx.get(f"{address}/metrics").text
+    return sum(
+        float(line.split()[-1]) for line in text.splitlines() if line.startswith("penstock_http_requests_total{")
+    )
+
+
+def test_processes_share_ports_metrics_and_workspace(tmp_path: Path) -> None:
+    with group(tmp_path, "--no-ui", "--no-runs") as server:
+        assert len(server.children()) == 2
+        made = httpx.post(f"{server.http}/datasets", json={"name": "a.b", "schema": [{"name": "id", "type": "int64"}]})
+        assert made.status_code == 201
+
+        def fetch(_n: int) -> list[str]:
+            return [dataset["name"] for dataset in httpx.get(f"{server.http}/datasets").json()["value"]]
+
+        with ThreadPoolExecutor(8) as pool:
+            assert list(pool.map(fetch, range(100))) == [["a.b"]] * 100
+        assert served_requests(server.http) >= 101  # of both processes
+        for _ in range(4):
+            with flight.connect(server.addresses["flight"]) as client:
+                assert [info.descriptor.path for info in client.list_flights()] == [[b"a", b"b"]]
+        server.process.send_signal(signal.SIGTERM)
+        _, err = server.process.communicate(timeout=PATIENCE_SECONDS)
+        assert server.process.returncode == 0, err
+        assert "Traceback" not in err
+
+
+def test_dead_process_is_started_again_and_others_go_on(tmp_path: Path) -> None:
+    with group(tmp_path, "--no-ui", "--no-runs", "--no-flight") as server:
+        first, second = server.children()
+        os.kill(first, signal.SIGKILL)
+        wait_for(lambda: first not in server.children(), "the end of the process")
+        assert httpx.get(f"{server.http}/readyz", timeout=PATIENCE_SECONDS).status_code == 200
+        wait_for(lambda: len(server.children()) == 2, "a new process")
+        assert second in server.children()
+
+
+def test_processes_stop_when_the_supervisor_is_killed(tmp_path: Path) -> None:
+    with group(tmp_path, "--no-ui", "--no-runs", "--no-flight") as server:
+        children = server.children()
+        server.process.kill()
+        wait_for(lambda: not any(is_running(pid) for pid in children), "the end of the processes")
+
+
+def test_page_is_served_by_one_process_on_its_own_port(tmp_path: Path) -> None:
+    pytest.importorskip("nicegui")
+    with group(tmp_path, "--no-runs", "--no-flight", "--page-port", "0") as server:
+        for _ in range(4):
+            response = httpx.get(f"{server.http}/ui", timeout=PATIENCE_SECONDS)
+            assert response.status_code == 307
+            page = httpx.get(response.headers["location"], timeout=PATIENCE_SECONDS, follow_redirects=True)
+            assert page.status_code == 200
+            assert "Penstock" in page.text
+
+
+def test_processes_with_a_bad_workspace_report_one_error(tmp_path: Path) -> None:
+    (tmp_path / "lake").write_text("a file")
+    result = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "from penstock.cli import main; main()",
+            "serve",
+            "--dev",
+            "-w",
+            "lake",
+            "--processes",
+            "2",
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+    )
+    assert result.returncode == 1
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+
+
+def test_merge_metrics_adds_samples_and_keeps_equal_gauges() -> None:
+    one = b'# TYPE a counter\na_total{x="1"} 2.0\na_created{x="1"} 5.0\npenstock_runs_queued 3.0\n'
+    two = b'# TYPE a counter\na_total{x="1"} 1.0\na_total{x="2"} 4.0\na_created{x="1"} 6.0\npenstock_runs_queued 3.0\n'
+    merged = merge_metrics([one, two]).decode().splitlines()
+    assert merged == [
+        "# TYPE a counter",
+        'a_total{x="1"} 3.0',
+        'a_created{x="1"} 6.0',
+        "penstock_runs_queued 3.0",
+        'a_total{x="2"} 4.0',
+    ]

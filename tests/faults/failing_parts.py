@@ -1,0 +1,94 @@
+"""Parts that fail at the N-th use, as disks and databases do."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import event
+from sqlalchemy.exc import OperationalError
+
+from penstock.catalog.database import Database
+from penstock.errors import Unavailable
+from penstock.storage.file_store import LocalFileHandle, LocalStore, StoredFile
+
+
+class Countdown:
+    """Fails once, at the N-th step, whichever thread takes it."""
+
+    def __init__(self, n: int) -> None:
+        self._steps, self._last = count(1), n
+        self.fired = False
+
+    def step(self) -> bool:
+        if now := next(self._steps) == self._last:
+            self.fired = True
+        return now
+
+
+class FailingStore(LocalStore):
+    """A disk that is full at the N-th file operation: create, write, seal, reserve_path, adopt, sync, remove."""
+
+    def __init__(self, root: Path, countdown: Countdown) -> None:
+        super().__init__(root, durable=False)
+        self._countdown = countdown
+
+    def create(self, path: str) -> "FailingSink":
+        self._use("create")
+        sink = super().create(path)
+        return FailingSink(sink._path, sink._file, self._countdown)
+
+    def reserve_path(self, path: str) -> str:
+        self._use("reserve_path")
+        return super().reserve_path(path)
+
+    def adopt(self, located: str, path: str) -> StoredFile:
+        self._use("adopt")
+        return super().adopt(located, path)
+
+    def sync(self, folder: str) -> None:
+        self._use("sync")
+        super().sync(folder)
+
+    def remove(self, path: str) -> None:
+        self._use("remove")
+        super().remove(path)
+
+    def _use(self, what: str) -> None:
+        if self._countdown.step():
+            raise Unavailable("storage_failed", f"injected: {what}")
+
+
+class FailingSink(LocalFileHandle):
+    def __init__(self, location: Path, file: Any, countdown: Countdown) -> None:
+        super().__init__(location, file, durable=False)
+        self._countdown = countdown
+
+    def write(self, data: bytes) -> int:
+        if self._countdown.step():
+            raise Unavailable("storage_failed", "injected: write")
+        return super().write(data)
+
+    def seal(self) -> StoredFile:
+        if self._countdown.step():
+            raise Unavailable("storage_failed", "injected: seal")
+        return super().seal()
+
+
+@contextmanager
+def failing_sql(db: Database, countdown: Countdown) -> Iterator[None]:
+    """A database that fails at the N-th statement or COMMIT."""
+
+    def break_off(*_: Any, **__: Any) -> None:
+        if countdown.step():
+            raise OperationalError("injected", {}, Exception("the connection was lost"))
+
+    names = ("before_cursor_execute", "commit")
+    for name in names:
+        event.listen(db.engine, name, break_off)
+    try:
+        yield
+    finally:
+        for name in names:
+            event.remove(db.engine, name, break_off)

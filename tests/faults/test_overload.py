@@ -1,0 +1,90 @@
+"""One tenant attacks a server; another tenant is served, and the memory of the server stays bounded."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from faults.attacks import ABANDONED, ATTACKS, HELD, Attacker
+from faults.bystander import Bystander
+from faults.overload_server import MIB, REQUEST_MEMORY, MemorySampler, OverloadServer, overload_server
+
+_REFUSALS = {"400", "401", "403", "404", "408", "409", "413", "414", "415", "429", "431", "503"}
+_SUCCESSES = {"200", "201", "202", "OK", HELD, ABANDONED}
+_CODES = {
+    "INVALID_ARGUMENT", "UNAUTHENTICATED", "PERMISSION_DENIED", "NOT_FOUND", "ALREADY_EXISTS", "ABORTED",
+    "FAILED_PRECONDITION", "RESOURCE_EXHAUSTED", "UNAVAILABLE", "CANCELLED", "UNIMPLEMENTED",
+}  # fmt: skip
+
+# Beyond the budget: stacks and buffers of up to 64 + 32 threads, buffers of sockets and of gRPC, freed memory that the
+# allocator has not returned to the system.
+_OVERHEAD_BYTES = 160 * MIB
+_MAX_WORKING_BYTES = max(attack.working_bytes for attack in ATTACKS.values())
+
+
+@pytest.fixture(scope="module")
+def attacked_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OverloadServer]:
+    with overload_server(tmp_path_factory.mktemp("overload")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def bystander(attacked_server: OverloadServer) -> Iterator[Bystander]:
+    bystander = Bystander(attacked_server)
+    bystander.prepare()
+    for request in bystander.work().values():
+        request()
+    yield bystander
+    bystander.close()
+
+
+@pytest.fixture(scope="module")
+def prepared(attacked_server: OverloadServer, soak: bool) -> Attacker:
+    attacker = Attacker(attacked_server, scale=5 if soak else 1)
+    attacker.prepare()
+    assert set(attacker.outcomes) == {"201"}, attacker.outcomes
+    return attacker
+
+
+@pytest.fixture(scope="module")
+def idle_bytes(attacked_server: OverloadServer, bystander: Bystander, prepared: Attacker) -> int:
+    """Return the memory of the server before the first attack."""
+    return attacked_server.memory_bytes()
+
+
+@pytest.mark.usefixtures("idle_bytes")  # measured before the first attack
+@pytest.mark.parametrize("name", ATTACKS)
+def test_overload_by_one_tenant_leaves_another_tenant_served(
+    attacked_server: OverloadServer, bystander: Bystander, prepared: Attacker, name: str
+) -> None:
+    attack, attacker = ATTACKS[name], prepared.renew()
+    start_bytes = attacked_server.memory_bytes()
+    thread = threading.Thread(target=attack.run, args=(attacker,), daemon=True)
+    with MemorySampler(attacked_server) as sampler:
+        thread.start()
+        while not attacker.engaged.wait(0.1):
+            assert thread.is_alive(), "the attack ended before it began"
+        try:
+            for request in bystander.work().values():
+                request()
+        finally:
+            attacker.released.set()
+            thread.join()
+        attacked_server.wait_until_idle()
+    assert attacker.outcomes, "no request was sent"
+    unexpected = {outcome for outcome in attacker.outcomes if outcome.split()[0] not in _SUCCESSES | _REFUSALS | _CODES}
+    assert unexpected == set(), attacker.outcomes
+    bound = start_bytes + REQUEST_MEMORY + attack.working_bytes + _OVERHEAD_BYTES
+    assert sampler.peak_bytes <= bound, (sampler.peak_bytes // MIB, bound // MIB, attacker.outcomes)
+    for request in bystander.work().values():
+        request()
+    assert attacked_server.process.poll() is None
+
+
+def test_overload_leaves_bounded_memory(attacked_server: OverloadServer, idle_bytes: int) -> None:
+    bound = idle_bytes + REQUEST_MEMORY + _MAX_WORKING_BYTES + _OVERHEAD_BYTES
+    assert attacked_server.memory_bytes() <= bound, (idle_bytes // MIB, bound // MIB)
+
+
+def test_overload_logs_no_unexpected_exception(attacked_server: OverloadServer) -> None:
+    assert [line for line in attacked_server.log_lines() if line["level"] in ("error", "critical")] == []

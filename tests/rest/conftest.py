@@ -1,0 +1,49 @@
+"""Fixtures of the REST tests: a workspace, its application, and clients with and without tokens."""
+
+from collections.abc import Iterator
+
+import pytest
+from fastapi import FastAPI
+
+from penstock.lake import Lake
+from penstock.rest.app import create_app
+from penstock.rest.context import RestContext
+from penstock.service.auth.tokens import TokenVerifier
+from penstock.service.queries.execution import QueryExecutor
+from penstock.service.queries.sandbox import Sandbox
+from rest.rest_client import SECRET, Client, in_process_client, token
+from support.workspaces import WorkspaceFixture
+
+
+@pytest.fixture
+def local(sqlite_workspace: WorkspaceFixture) -> Iterator[Lake]:
+    """Open the workspace as its local caller: another tenant than that of the tokens."""
+    with sqlite_workspace.open() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    """Start one sandbox for all tests: the start takes a second, and queries leave no state."""
+    sandbox = Sandbox(str(tmp_path_factory.getbasetemp()))
+    yield sandbox
+    sandbox.close()
+
+
+@pytest.fixture
+def edge(local: Lake, sandbox: Sandbox) -> Iterator[RestContext]:
+    edge = RestContext.create(
+        local._workspace, TokenVerifier(SECRET), query_executor=QueryExecutor(local._workspace, sandbox)
+    )
+    yield edge
+    edge.run_worker.close()
+
+
+@pytest.fixture
+def app(edge: RestContext) -> FastAPI:
+    return create_app(edge)
+
+
+@pytest.fixture
+def client(app: FastAPI) -> Client:
+    return in_process_client(app, token())

@@ -1,0 +1,506 @@
+"""Updates and deletes by row id are atomic, also with concurrent writers."""
+
+import tempfile
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from conftest import SOAK
+from penstock import failpoints
+from penstock.catalog import snapshots
+from penstock.core.caller import Role
+from penstock.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound, PenstockError, Unsupported
+from penstock.lake import Dataset, Lake
+from penstock.service.datasets import row_edits
+from penstock.service.datasets.overlay import DatasetOverlay
+from penstock.service.datasets.row_edits import EditResult, RowEdit
+from penstock.service.datasets.staging import StagingArea
+from penstock.service.datasets.write import load_writable
+from support.workspaces import WorkspaceFixture
+
+Held = dict[int, tuple[int, str]]  # row id → values
+
+
+def table(rows: list[tuple[Any, Any]]) -> pa.Table:
+    return pa.table(
+        {"id": pa.array([r[0] for r in rows], pa.int64()), "word": pa.array([r[1] for r in rows], pa.string())}
+    )
+
+
+def held(ds: Dataset, version: int | None = None) -> Held:
+    at = ds.current() if version is None else ds.at(version)
+    return by_id(at.to_arrow(row_ids=True))
+
+
+def by_id(rows: pa.Table) -> Held:
+    """Return the values by row id in the order of the rows, and check that row ids are unique."""
+    found = {row["rowid"]: (row["id"], row["word"]) for row in rows.to_pylist()}
+    assert len(found) == rows.num_rows
+    return found
+
+
+def update(ds: Dataset, ids: list[int], rows: list[tuple[Any, Any]], **options: Any) -> EditResult:
+    lake = ds._lake
+    return row_edits.update(lake._workspace, lake.caller, ds.id, pa.array(ids, pa.int64()), table(rows), **options)
+
+
+def delete(ds: Dataset, ids: list[int], **options: Any) -> EditResult:
+    lake = ds._lake
+    return row_edits.delete(lake._workspace, lake.caller, ds.id, pa.array(ids, pa.int64()), **options)
+
+
+def stored(ds: Dataset) -> set[str]:
+    return {path for path, _ in ds._lake._workspace.store.files(ds.current().snapshot.location)}
+
+
+def before_commit(act: Callable[[], object]) -> AbstractContextManager[None]:
+    """Call a function once, right before the next commit."""
+    pending = [act]
+    return failpoints.armed("stage.synced", lambda: pending and pending.pop()())
+
+
+@pytest.fixture
+def five(three_rows: Dataset) -> Dataset:
+    """Five rows in two files."""
+    three_rows.append({"id": [4, 5], "word": ["four", "five"]})
+    return three_rows
+
+
+def test_update_replaces_rows_by_id(five: Dataset) -> None:
+    result = update(five, [5, 2], [(50, "V"), (20, "II")], returning=True)
+    assert held(five) == {1: (1, "one"), 2: (20, "II"), 3: (3, "three"), 4: (4, "four"), 5: (50, "V")}
+    assert result.affected == 2
+    assert result.returned is not None
+    assert list(by_id(result.returned).items()) == [(5, (50, "V")), (2, (20, "II"))]
+    assert result.returned.schema.equals(five.schema.append(pa.field("rowid", pa.int64(), nullable=False)))
+    last = five.history()[0]
+    assert (last.operation, last.counts.updated, last.rows, last.files) == ("update", 2, 5, 2)
+    assert result.receipt is not None
+    assert result.receipt.version == 3
+    assert held(five, 2)[5] == (5, "five")
+    assert update(five, [2], [(2, "two")]).returned is None
+
+
+def test_delete_returns_rows_in_order_of_ids(five: Dataset) -> None:
+    result = delete(five, [4, 99, 1, 4, 3], returning=True)
+    assert result.affected == 3
+    assert result.returned is not None
+    assert list(by_id(result.returned).items()) == [(4, (4, "four")), (1, (1, "one")), (3, (3, "three"))]
+    assert result.returned.schema.equals(five.schema.append(pa.field("rowid", pa.int64(), nullable=False)))
+    assert held(five) == {2: (2, "two"), 5: (5, "five")}
+    last = five.history()[0]
+    assert (last.operation, last.counts.deleted, last.rows) == ("delete", 3, 2)
+    assert len(held(five, 2)) == 5
+
+
+def test_delete_of_unknown_ids_creates_no_version(five: Dataset) -> None:
+    result = delete(five, [99, -1, 0, 2**63 - 1, -(2**63)], returning=True)
+    assert result.affected == 0
+    assert result.returned is not None
+    assert result.returned.num_rows == 0
+    assert five.version == 2
+
+
+def test_delete_of_all_rows_of_file_removes_file(five: Dataset) -> None:
+    (first, second) = five.current().files()
+    result = delete(five, [5, 4], returning=True)
+    assert [file.path for file in five.current().files()] == [first.path]
+    assert result.returned is not None
+    assert list(by_id(result.returned)) == [5, 4]
+    assert delete(five, [1, 2, 3]).affected == 3
+    assert (five.current().files(), five.num_rows) == ([], 0)
+    five.append({"id": [6], "word": ["six"]})
+    assert held(five) == {6: (6, "six")}, "row ids are never reused"
+    assert second.path in stored(five)
+
+
+REJECTED: dict[str, tuple[list[int], list[tuple[Any, Any]] | None, type[PenstockError], str, str]] = {
+    "no ids to update": ([], [], Invalid, "empty_row_ids", "row_ids cannot be empty for UPDATE"),
+    "no ids to delete": ([], None, Invalid, "empty_row_ids", "row_ids cannot be empty for DELETE"),
+    "too few rows": (
+        [1, 2, 3, 4],
+        [(1, "x")] * 3,
+        Invalid,
+        "row_count_mismatch",
+        "row_ids count (4) does not match input rows (3)",
+    ),
+    "too many rows": (
+        [1],
+        [(1, "x")] * 2,
+        Invalid,
+        "row_count_mismatch",
+        "row_ids count (1) does not match input rows (2)",
+    ),
+    "an id twice": (
+        [4, 3, 1, 3, 4],
+        [(1, "x")] * 5,
+        Invalid,
+        "duplicate_row_ids",
+        "row_id 3 is given more than once",
+    ),
+    "a missing id": ([5, 99, 1, 77], [(1, "x")] * 4, NotFound, "row_not_found", "row_id 99 not found in table"),
+    "nothing but missing ids": ([-7], [(1, "x")], NotFound, "row_not_found", "row_id -7 not found in table"),
+}
+
+
+@pytest.mark.parametrize("case", REJECTED)
+def test_rejected_edit_changes_nothing(five: Dataset, case: str) -> None:
+    ids, rows, error_class, reason, sentence = REJECTED[case]
+    before = stored(five)
+    with pytest.raises(error_class) as caught:
+        delete(five, ids) if rows is None else update(five, ids, rows)
+    assert (caught.value.reason, caught.value.message) == (reason, sentence)
+    assert (five.version, stored(five)) == (2, before)
+
+
+def test_update_with_one_unknown_id_changes_nothing(lake: Lake) -> None:
+    ds = lake.create("demo.many", table([(n, "old") for n in range(10_000)]))
+    before = stored(ds)
+    ids = [*range(1, 5_000), 70_000, *range(5_001, 10_001)]
+    with pytest.raises(NotFound, match="row_id 70000 not found in table"):
+        update(ds, ids, [(n, "new") for n in ids])
+    assert (ds.version, stored(ds)) == (1, before)
+    ids[4_999] = 5_000
+    assert update(ds, ids, [(n, "new") for n in ids]).affected == 10_000
+    assert held(ds) == {n: (n, "new") for n in range(1, 10_001)}
+
+
+def test_update_with_other_schema_is_rejected(lake: Lake) -> None:
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("word", pa.string())])
+    ds = lake.create("demo.required", pa.table({"id": [1, 2], "word": ["one", "two"]}, schema=schema))
+    with pytest.raises(Invalid) as caught:
+        update(ds, [1, 2], [(1, "x"), (None, "y")])
+    assert caught.value.reason == "null_in_required_column"
+    with pytest.raises(Invalid, match="column mismatch: table has 2 columns, input has 1"):
+        row_edits.update(lake._workspace, lake.caller, ds.id, pa.array([1]), pa.table({"id": [1]}))
+    assert update(ds, [2], [(3, None)]).affected == 1
+    assert held(ds) == {1: (1, "one"), 2: (3, None)}
+
+
+def test_edit_of_dataset_without_row_ids_is_rejected(lake: Lake) -> None:
+    ds = lake.create("demo.events", table([(1, "one")]), row_ids=False)
+    with pytest.raises(Unsupported, match=r"table 'events' does not support UPDATE \(no rowid\)") as caught:
+        update(ds, [1], [(1, "x")])
+    assert caught.value.reason == "missing_row_ids"
+    with pytest.raises(Unsupported, match=r"table 'events' does not support DELETE \(no rowid\)"):
+        delete(ds, [1])
+
+
+def test_edit_requires_write_access(five: Dataset, lake: Lake, other_tenant: Lake) -> None:
+    with pytest.raises(NotFound):
+        delete(Dataset(other_tenant, five.id), [1])
+    viewer = Lake(lake._workspace, replace(lake.caller, role=Role.VIEWER), lake._folder)
+    with pytest.raises(Forbidden):
+        update(Dataset(viewer, five.id), [1], [(1, "x")])
+    sealed = lake.create("demo.sealed", table([(1, "one")]), read_only=True)
+    with pytest.raises(Unsupported) as caught:
+        delete(sealed, [1])
+    assert caught.value.reason == "read_only"
+    assert five.version == 2
+
+
+def test_returned_rows_above_limit_are_rejected(five: Dataset, lake: Lake) -> None:
+    lake._workspace.limits = replace(lake._workspace.limits, returned_bytes=60)
+    before = stored(five)
+    for edit in (
+        lambda: update(five, [1], [(1, "x" * 60)], returning=True),
+        lambda: delete(five, [1, 2, 3, 4, 5], returning=True),
+    ):
+        with pytest.raises(Invalid, match="larger than 60 bytes") as caught:
+            edit()
+        assert caught.value.reason == "returned_too_large"
+    assert (five.version, stored(five)) == (2, before)
+    assert update(five, [1], [(1, "x" * 60)]).affected == 1
+    assert delete(five, [2], returning=True).affected == 1
+
+
+def test_edit_with_idempotency_key_executes_once(five: Dataset) -> None:
+    first = update(five, [2, 1], [(20, "II"), (10, "I")], key="u", returning=True)
+    five.append({"id": [9], "word": ["nine"]})
+    again = update(five, [2, 1], [(20, "II"), (10, "I")], key="u", returning=True)
+    assert again == replace(first, receipt=again.receipt)
+    assert again.receipt is not None
+    assert again.receipt.replayed
+    gone = delete(five, [5, 1, 99], key="d", returning=True)
+    five.compact()
+    again = delete(five, [5, 1, 99], key="d", returning=True)
+    assert again == replace(gone, receipt=again.receipt)
+    assert gone.returned is not None
+    assert list(by_id(gone.returned).items()) == [(5, (5, "five")), (1, (10, "I"))]
+    assert delete(five, [5], key="nothing", returning=True) == delete(five, [5], key="nothing", returning=True)
+    assert [v.operation for v in five.history()] == ["compact", "delete", "append", "update", "append", "create"]
+    for other in (
+        lambda: update(five, [1, 2], [(20, "II"), (10, "I")], key="u"),
+        lambda: update(five, [2, 1], [(20, "II"), (10, "X")], key="u"),
+        lambda: delete(five, [2, 1], key="u"),
+        lambda: delete(five, [5, 1], key="d"),
+    ):
+        with pytest.raises(AlreadyExists, match="another request"):
+            other()
+
+
+def test_edit_is_rebased_over_concurrent_appends(five: Dataset) -> None:
+    with before_commit(lambda: five.append({"id": [6], "word": ["six"]})):
+        update(five, [1], [(10, "I")])
+    with before_commit(lambda: five.append({"id": [7], "word": ["seven"]})):
+        delete(five, [2], returning=True)
+    assert set(held(five).values()) >= {(10, "I"), (6, "six"), (7, "seven")}
+    assert [v.operation for v in five.history()][:4] == ["delete", "append", "update", "append"]
+
+
+OVERTAKING: dict[str, Callable[[Dataset], Any]] = {
+    "an update of another row of the file": lambda ds: update(ds, [2], [(20, "II")]),
+    "a delete of another row of the file": lambda ds: delete(ds, [2]),
+    "a merge": lambda ds: ds.merge({"id": [2], "word": ["II"]}, "id"),
+    "a compaction": lambda ds: ds.compact(),
+}
+
+
+@pytest.mark.parametrize("other", OVERTAKING)
+def test_overtaken_edit_is_repeated(five: Dataset, other: str) -> None:
+    with before_commit(lambda: OVERTAKING[other](five)):
+        result = update(five, [1], [(10, "I")])
+    assert result.affected == 1
+    assert held(five)[1] == (10, "I")
+    assert held(five, five.version - 1)[1] == (1, "one")
+    with before_commit(lambda: update(five, [3], [(30, "III")])):
+        gone = delete(five, [3, 5], returning=True)
+    assert gone.returned is not None
+    assert list(by_id(gone.returned).items()) == [(3, (30, "III")), (5, (5, "five"))], "the rows as they were at last"
+    remaining = {values for rowid, values in held(five).items() if rowid != 2}
+    assert remaining == {(10, "I"), (4, "four")}
+    assert len(stored(five)) == len({f.path for v in range(1, five.version + 1) for f in five.at(v).files()})
+
+
+def test_update_of_concurrently_deleted_row_changes_nothing(five: Dataset) -> None:
+    with before_commit(lambda: delete(five, [1])), pytest.raises(NotFound, match="row_id 1 not found"):
+        update(five, [3, 1], [(30, "III"), (10, "I")])
+    assert held(five)[3] == (3, "three")
+    assert five.version == 3
+
+
+def test_edit_during_schema_change_keeps_values_of_other_writers(five: Dataset) -> None:
+    with before_commit(lambda: five.alter(add={"more": "int64"})):
+        assert update(five, [1], [(10, "I")]).affected == 1
+
+    def grow() -> None:
+        five.alter(add={"most": "int64"})
+        five.merge({"id": [2], "word": ["II"], "more": [7], "most": [8]}, "id")
+
+    rows = pa.table({"id": [3], "word": ["III"], "more": [9]})
+    lake = five._lake
+    with before_commit(grow), pytest.raises(Invalid, match="table has 4 columns, input has 3"):
+        row_edits.update(lake._workspace, lake.caller, five.id, pa.array([3]), rows)
+    read = {row.pop("rowid"): row for row in five.to_arrow(row_ids=True).to_pylist()}
+    assert read[1] == {"id": 10, "word": "I", "more": None, "most": None}
+    assert read[2] == {"id": 2, "word": "II", "more": 7, "most": 8}
+    assert read[3]["word"] == "three"
+
+
+def test_edit_of_files_with_older_schema(lake: Lake) -> None:
+    ds = lake.create("demo.old", pa.table({"n": pa.array([1, 2, 3], pa.int32())}))
+    ds.alter(add={"word": "string"}, widen={"n": "int64"})
+    where = lake._workspace, lake.caller, ds.id
+    row_edits.update(*where, pa.array([2]), pa.table({"n": [2**40], "word": ["big"]}))
+    gone = row_edits.delete(*where, pa.array([3]), returning=True).returned
+    assert gone is not None
+    assert gone.to_pylist() == [{"n": 3, "word": None, "rowid": 3}]
+    assert ds.to_arrow().to_pylist() == [{"n": 1, "word": None}, {"n": 2**40, "word": "big"}]
+
+
+class Tx:
+    """Edits of one dataset that are committed together."""
+
+    def __init__(self, ds: Dataset) -> None:
+        self.lake, self.ds = ds._lake, ds
+        ws, caller = self.lake._workspace, self.lake.caller
+        self.stage, self.working = StagingArea(ws, caller), DatasetOverlay(ws, caller, load_writable(ws, caller, ds.id))
+
+    def edit(self, ids: list[int], rows: list[tuple[Any, Any]] | None = None, **options: Any) -> EditResult:
+        arguments, named = None if rows is None else table(rows), pa.array(ids, pa.int64())
+        editing = RowEdit(self.lake._workspace, self.lake.caller, self.stage, named, arguments, **options)
+        self.stage.drop(self.working.apply(editing.change(self.working)))
+        return editing.last_result
+
+    def append(self, rows: list[tuple[Any, Any]]) -> list[int]:
+        """Return the assigned row ids."""
+        before = {file.path for file in self.working.files()}
+        source = pa.RecordBatchReader.from_batches(table([]).schema, table(rows).to_batches())
+        self.working.apply(self.stage.append(self.working, source))
+        (new,) = [file for file in self.working.files() if file.path not in before]
+        assert new.first_row_id is not None
+        return list(range(new.first_row_id, new.first_row_id + new.rows))
+
+    def commit(self) -> None:
+        with self.stage:
+            self.stage.commit([self.working.change()])
+
+
+def test_edits_in_transaction_see_its_writes(five: Dataset) -> None:
+    tx = Tx(five)
+    six, seven, eight = tx.append([(6, "six"), (7, "seven"), (8, "eight")])
+    assert tx.edit([seven, 1], [(70, "VII"), (10, "I")]).affected == 2
+    gone = tx.edit([seven, six, 2], returning=True)
+    assert gone.returned is not None
+    assert list(by_id(gone.returned).items()) == [(seven, (70, "VII")), (six, (6, "six")), (2, (2, "two"))]
+    assert gone.receipt is None
+    with pytest.raises(NotFound, match=f"row_id {seven} not found"):
+        tx.edit([seven], [(7, "x")])
+    assert tx.edit([eight, 1], [(80, "VIII"), (11, "I'")]).affected == 2
+    assert five.version == 2
+    five.append({"id": [9], "word": ["nine"]})
+    tx.commit()
+    expected = {1: (11, "I'"), 3: (3, "three"), 4: (4, "four"), 5: (5, "five"), eight: (80, "VIII")}
+    assert {key: values for key, values in held(five).items() if values != (9, "nine")} == expected
+    assert [v.operation for v in five.history()][:2] == ["append+update+delete", "append"]
+    assert stored(five) == {file.path for version in (1, 2, 3, 4) for file in five.at(version).files()}
+
+
+def test_transactions_that_edit_same_file_conflict(five: Dataset) -> None:
+    one, other = Tx(five), Tx(five)
+    one.edit([1], [(10, "I")])
+    other.edit([2])
+    one.commit()
+    with pytest.raises(Conflict) as caught:
+        other.commit()
+    assert caught.value.reason == "stale_version"
+    assert held(five)[2] == (2, "two")
+
+
+def test_edit_opens_and_replaces_only_files_with_ids(lake: Lake) -> None:
+    """Through the index of ranges: of 60 files those around the ids are looked at, and broken ones are not met."""
+    ds = lake.create("demo.files", table([(n, "old") for n in range(10)]))
+    for _ in range(59):
+        ds.append(table([(n, "old") for n in range(10)]))
+    update(ds, [5, 595], [(5, "new"), (595, "new")])  # now some of them carry their ids
+    with lake._workspace.db.read(lake.caller) as tx:
+        snapshot = snapshots.newest(tx, ds.id)
+        near = snapshots.files(tx, snapshot, row_id_ranges=[(7, 7), (321, 322), (591, 600)])
+        past = snapshots.files(tx, snapshots.at_version(tx, ds.id, 60), row_id_ranges=[(7, 7)])
+    assert {(1, 10), (321, 330), (591, 600)} <= {file.row_ids for file in near}
+    assert len(near) < 30
+    assert {file.number for file in past} >= {1, 60}, "an ended file is found where it was live"
+    paths = {file.row_ids: Path(lake._workspace.store.locate(file.path)) for file in ds.current().files()}
+    remaining = {ids: path.read_bytes() for ids, path in paths.items() if ids not in ((1, 10), (321, 330))}
+    for ids in remaining:
+        paths[ids].write_bytes(b"not a Parquet file")
+    assert update(ds, [322, 1], [(1, "x"), (2, "y")]).affected == 2
+    assert delete(ds, [322, 3]).affected == 2
+    for ids, content in remaining.items():
+        paths[ids].write_bytes(content)
+    assert len(held(ds)) == 598
+    assert ds.current().files()[0].row_ids == (11, 20)
+
+
+def test_edit_of_very_many_ids(lake: Lake, soak: bool) -> None:
+    rows = 1_000_000 if soak else 100_000
+    ids = np.arange(1, rows + 1)
+    ds = lake.create("demo.large", pa.table({"n": ids[: rows // 2]}))
+    ds.append(pa.table({"n": ids[rows // 2 :]}))
+    where = lake._workspace, lake.caller, ds.id
+    shuffled = np.random.default_rng(1).permutation(ids)
+    batches = pa.table({"n": shuffled * 10}).to_batches(max_chunksize=1000)
+    result = row_edits.update(*where, pa.array(shuffled), pa.Table.from_batches(batches), returning=True)
+    assert result.affected == rows
+    read = ds.to_arrow(row_ids=True)
+    assert (read["n"].to_numpy() == read["rowid"].to_numpy() * 10).all()
+    gone = row_edits.delete(*where, pa.array(shuffled[::3]), returning=True)
+    assert gone.returned is not None
+    assert (gone.returned["rowid"].to_numpy() == shuffled[::3]).all()
+    assert (gone.returned["n"].to_numpy() == shuffled[::3] * 10).all()
+    assert set(ds.to_arrow(row_ids=True)["rowid"].to_numpy()) == set(ids) - set(shuffled[::3])
+
+
+values = st.tuples(st.integers(-3, 6), st.text("xyz", max_size=2))
+some = st.lists(st.integers(0, 30), min_size=1, max_size=4)  # which of all ids that ever were, and one that was not
+programs = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.lists(values, min_size=1, max_size=5)),
+        st.tuples(st.just("update"), st.tuples(some, st.lists(values, min_size=4, max_size=4))),
+        st.tuples(st.just("delete"), some),
+        st.tuples(st.just("merge"), st.dictionaries(st.integers(-3, 6), st.text("xyz", max_size=2), max_size=3)),
+        st.tuples(st.just("compact"), st.none()),
+    ),
+    max_size=10,
+)
+
+
+class Model:
+    """Rows by their ids, and every id that ever was."""
+
+    def __init__(self, ds: Dataset) -> None:
+        self.ds = ds
+        self.now: Held = {}
+        self.past: dict[int, Held] = {1: {}}
+        self.ever: list[int] = []
+
+    def run(self, operation: str, arguments: Any) -> None:
+        before = dict(self.now)
+        getattr(self, f"_{operation}")(arguments)
+        read = held(self.ds)
+        fresh = {rowid: row for rowid, row in read.items() if rowid not in before}
+        assert not set(fresh) & set(self.ever), "an id was given twice"
+        assert {rowid: row for rowid, row in read.items() if rowid in self.now} == self.now
+        assert sorted(fresh.values()) == sorted(self.new)
+        self.now |= fresh
+        self.ever += sorted(fresh)
+        self.past[self.ds.version] = dict(self.now)
+
+    def _append(self, rows: list[tuple[int, str]]) -> None:
+        self.ds.append(table(rows))
+        self.new = list(rows)
+
+    def _update(self, arguments: tuple[list[int], list[tuple[int, str]]]) -> None:
+        ids = list(dict.fromkeys(self._ids(arguments[0])))
+        rows, self.new = arguments[1][: len(ids)], []
+        if missing := [rowid for rowid in ids if rowid not in self.now]:
+            with pytest.raises(NotFound, match=f"row_id {missing[0]} not found"):
+                update(self.ds, ids, rows)
+            return
+        self.now |= dict(zip(ids, rows, strict=True))
+        result = update(self.ds, ids, rows, returning=True).returned
+        assert result is not None
+        assert by_id(result) == dict(zip(ids, rows, strict=True))
+
+    def _delete(self, arguments: list[int]) -> None:
+        ids, self.new = self._ids(arguments), []
+        expected = {rowid: self.now[rowid] for rowid in ids if rowid in self.now}
+        gone = delete(self.ds, ids, returning=True)
+        assert gone.affected == len(expected)
+        assert gone.returned is not None
+        assert list(by_id(gone.returned).items()) == list(expected.items())
+        self.now = {rowid: row for rowid, row in self.now.items() if rowid not in expected}
+
+    def _merge(self, arguments: dict[int, str]) -> None:
+        self.ds.merge(table(list(arguments.items())), "id", engine="pyarrow")
+        there = {key for key, _ in self.now.values()}
+        self.now = {rowid: (key, arguments.get(key, word)) for rowid, (key, word) in self.now.items()}
+        self.new = [row for row in arguments.items() if row[0] not in there]
+
+    def _compact(self, _: None) -> None:
+        self.ds.compact()
+        self.new = []
+
+    def _ids(self, picks: list[int]) -> list[int]:
+        return [self.ever[pick % len(self.ever)] if self.ever and pick < 30 else 10**6 for pick in picks]
+
+
+@settings(max_examples=300 if SOAK else 30, suppress_health_check=[HealthCheck.too_slow])
+@given(programs)
+def test_random_edits_match_dict_model(program: list[tuple[str, Any]]) -> None:
+    with tempfile.TemporaryDirectory() as folder, WorkspaceFixture.make(Path(folder) / "w", None).open() as lake:
+        model = Model(lake.create("demo.model", schema=table([(0, "")]).schema))
+        for operation, values in program:
+            model.run(operation, values)
+        for version, then in model.past.items():
+            assert held(model.ds, version) == then, f"version {version} has changed"
+        versions = range(1, model.ds.version + 1)
+        assert stored(model.ds) == {file.path for version in versions for file in model.ds.at(version).files()}

@@ -1,0 +1,185 @@
+"""Functions that tests run in other processes: each gets an open lake and returns plain values."""
+
+import json
+import os
+import signal
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from penstock import failpoints
+from penstock.errors import Conflict
+from penstock.lake import Lake
+from support.workspaces import WorkspaceFixture
+
+
+def main() -> None:
+    location, script, args = json.loads(sys.argv[1])
+    with WorkspaceFixture(**location).open() as lake:
+        lake.datasets()  # all is loaded and connected before the race begins
+        print("ready", flush=True)
+        deadline = time.monotonic() + 60
+        while not Path(location["folder"], "go").exists():
+            if time.monotonic() > deadline:
+                raise TimeoutError
+            time.sleep(0.001)
+        print(json.dumps(globals()[script](lake, *args)), flush=True)
+
+
+def overwrite_at(lake: Lake, dataset: str, base: int, who: int) -> str:
+    """Overwrite the dataset at a base version; return 'won' or the reason of the conflict."""
+    try:
+        lake.dataset(dataset).overwrite({"id": [who], "word": ["won"]}, expect=base)
+    except Conflict as caught:
+        return caught.reason
+    return "won"
+
+
+def add_one(lake: Lake, dataset: str, times: int) -> int:
+    """Read a number, write it back plus one; on a conflict, again. The answer is how many conflicts there were."""
+    ds, conflicts = lake.dataset(dataset), 0
+    for _ in range(times):
+        while True:
+            now = ds.current()
+            (row,) = now.to_arrow().to_pylist()
+            try:
+                ds.overwrite({"id": [row["id"] + 1], "word": ["counted"]}, expect=now.version)
+                break
+            except Conflict:
+                conflicts += 1
+    return conflicts
+
+
+def append_rows(lake: Lake, dataset: str, first: int, times: int) -> list[int]:
+    """Append one row at a time; the answer is the versions that were acknowledged."""
+    ds = lake.dataset(dataset)
+    return [ds.append({"id": [first + i], "word": ["appended"]}).version for i in range(times)]
+
+
+def move_money(lake: Lake, one: str, other: str, times: int) -> int:
+    """Write to two datasets at once, again and again; the answer is how often it was refused."""
+    refused = 0
+    for i in range(times):
+        try:
+            with lake.transaction() as tx:
+                tx.append(one, {"id": [-i], "word": ["out"]})
+                tx.append(other, {"id": [i], "word": ["in"]})
+        except Conflict:
+            refused += 1
+    return refused
+
+
+def merge_keys(lake: Lake, dataset: str, keys: list[int], who: int, engine: str) -> str:
+    """Merge rows of the same keys as others do at the same time."""
+    try:
+        lake.dataset(dataset).merge({"id": keys, "word": [f"by {who}"] * len(keys)}, "id", engine=engine)
+    except Conflict as caught:
+        return caught.reason
+    return "merged"
+
+
+def killed(lake: Lake, kind: str, step: str) -> str:
+    """Kill this process at a step of a write."""
+    from faults.write_cases import WRITES
+
+    with failpoints.armed(step, lambda: os.kill(os.getpid(), signal.SIGKILL)):
+        WRITES[kind].run(lake)
+    return "alive"
+
+
+def killed_together(lake: Lake, dataset: str, step: str) -> str:
+    """Inserts that are committed together; a step of theirs ends this process."""
+    from faults.group_commit_writes import insert_together
+
+    with ExitStack() as armed:
+        die = failpoints.armed(step, lambda: os.kill(os.getpid(), signal.SIGKILL))
+        insert_together(lake, dataset, lambda: armed.enter_context(die))
+    return "alive"
+
+
+def insert_forever(lake: Lake, dataset: str) -> None:
+    """Insert until this process is ended; print each acknowledged insert."""
+    from faults.group_commit_writes import insert_forever
+
+    insert_forever(lake, dataset, lambda n: print(n, flush=True))
+
+
+def run_killed(lake: Lake, dataset: str, step: str) -> str:
+    """Kill this process at a step of a pipeline run with the key `once`."""
+    from support.operation_cases import twice
+
+    with failpoints.armed(step, lambda: os.kill(os.getpid(), signal.SIGKILL)):
+        lake.pipeline(twice(lake.dataset(dataset))).run(idempotency_key="once")
+    return "alive"
+
+
+def ask_killed(lake: Lake, definition: dict[str, Any]) -> None:
+    """Put a run into the queue, tell its id, and end this process."""
+    from penstock.core.pipeline import definition as pipeline_definition
+    from penstock.service.pipelines.run_worker import RunWorker
+
+    ticket = RunWorker(lake._workspace, takes_queued_runs=False).submit(
+        lake.caller, pipeline_definition.parse_pipeline(definition)
+    )
+    print(ticket.run.id, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def work_killed(lake: Lake, step: str) -> None:
+    """Take runs; a step of the first one ends this process."""
+    from penstock.service.pipelines.run_worker import RunWorker
+
+    with failpoints.armed(step, lambda: os.kill(os.getpid(), signal.SIGKILL)):
+        RunWorker(lake._workspace).start()
+        time.sleep(60)
+
+
+def work(lake: Lake) -> int:
+    """Take what waits; the answer is how many runs ended here."""
+    from penstock.service.pipelines.run_worker import RunLimits, RunWorker
+
+    ended = list[str]()
+    runner = RunWorker(lake._workspace, RunLimits(max_concurrent=2))
+    runner.on_run_end(lambda state, _: ended.append(state))
+    runner.start()
+    while not runner.is_idle():
+        time.sleep(0.01)
+    runner.close(60)
+    return len(ended)
+
+
+def transact_killed(lake: Lake, names: list[str], step: str) -> str:
+    """A client's transaction whose owner ends at a step of the commit; "" is before it."""
+    from penstock.service.transactions.client import ClientTransactions
+
+    transactions = ClientTransactions(lake._workspace)
+    transaction = transactions.create(lake.caller)
+    with transactions.operation(lake.caller, transaction) as operation:
+        _append_risky(operation, names)
+    print(transaction, flush=True)
+    if not step:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with failpoints.armed(step, lambda: os.kill(os.getpid(), signal.SIGKILL)):
+        transactions.commit(lake.caller, transaction)
+    return "alive"
+
+
+def operate_killed(lake: Lake, transaction: str, name: str) -> None:
+    """Run an operation of another process's transaction that ends this process."""
+    from penstock.service.transactions.client import ClientTransactions
+
+    with ClientTransactions(lake._workspace).operation(lake.caller, UUID(transaction)) as operation:
+        _append_risky(operation, [name])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _append_risky(operation: Any, names: list[str]) -> None:
+    from penstock.core.names import DatasetName
+    from penstock.service.datasets.row_source import open_reader
+
+    for name in names:
+        working = operation.overlay(DatasetName.parse(name))
+        operation.apply(working, operation.stage.append(working, open_reader({"id": [99], "word": ["risky"]})))

@@ -1,0 +1,72 @@
+"""A workspace that several processes of a test can open, and kill."""
+
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import text
+
+import penstock
+from penstock import config
+from penstock.lake import Lake
+from support.process_pool import ChildProcess
+
+
+@dataclass(frozen=True)
+class WorkspaceFixture:
+    folder: str
+    url: str | None
+
+    @classmethod
+    def make(cls, folder: Path, url: str | None) -> "WorkspaceFixture":
+        location = cls(str(folder), url)
+        if url is None:
+            folder.mkdir(parents=True, exist_ok=True)
+            with (folder / "catalog.db").open("xb") as file:
+                file.write(_catalog())
+        with penstock.open(folder, create=True, settings=location.settings()) as lake:
+            if url is not None:  # tests share the server: remove the queued runs of earlier tests
+                with lake._workspace.db.connect_without_tenant() as connection, connection.begin():
+                    connection.execute(text("DELETE FROM run_queue"))
+        return location
+
+    def settings(self) -> config.Settings:
+        # Nothing here survives a power cut, and nothing here needs to: what is tested is killed processes.
+        return config.load_settings({}, workspace=Path(self.folder), database_url=self.url, durable=False)
+
+    def open(self) -> Lake:
+        return penstock.open(settings=self.settings())
+
+    def spawn(self, script: str, *args: Any) -> ChildProcess:
+        """Run a function of the module `support.process_scripts` in a process of its own."""
+        return ChildProcess("support.process_scripts", json.dumps([asdict(self), script, args]))
+
+    def race(self, script: str, argss: Sequence[Sequence[Any]]) -> list[Any]:
+        """Several processes that start together; their answers, in order."""
+        processes = [self.spawn(script, *args) for args in argss]
+        for process in processes:
+            assert process.stdout.readline() == "ready\n", process.communicate(timeout=60)
+        go = Path(self.folder) / "go"
+        go.touch()
+        try:
+            return [answer(process) for process in processes]
+        finally:
+            go.unlink()
+
+
+@cache
+def _catalog() -> bytes:
+    """Return the bytes of an empty catalog. Creating it anew takes longer than most tests."""
+    with tempfile.TemporaryDirectory(prefix="penstock-blank-") as folder:
+        penstock.open(create=True, settings=WorkspaceFixture(folder, None).settings()).close()
+        return Path(folder, "catalog.db").read_bytes()
+
+
+def answer(process: ChildProcess) -> Any:
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    return json.loads(out.splitlines()[-1])
