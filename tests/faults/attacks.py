@@ -242,6 +242,12 @@ Runner = Callable[[Attacker], None]
 # in memory as it was read, as it is validated, and as it is written.
 _UPLOAD_BYTES = 2 * (12 // 4) * 3 * 32 * MIB
 
+# gRPC holds a message of each DoPut call that is read: 24 of the 32 calls for a tenant.
+_PUT_MESSAGES = 24
+
+# A DoGet call holds a decoded row group of its file.
+_READERS, _ROW_GROUP_BYTES = 32, 8 * MIB
+
 
 def _attack(working_bytes: int = 0) -> Callable[[Runner], Runner]:
     def register(run: Runner) -> Runner:
@@ -529,7 +535,7 @@ def flight_compressed_messages(attacker: Attacker) -> None:
     attacker.storm(24, put)
 
 
-@_attack()
+@_attack(_PUT_MESSAGES * FLIGHT_MESSAGE)
 def flight_refused_inserts(attacker: Attacker) -> None:
     streams = [
         _put_messages(FLIGHT_MESSAGE - MIB, **_SINK, expected_rows=1),
@@ -567,12 +573,12 @@ def flight_transaction_hoarding(attacker: Attacker) -> None:
         attacker.storm(200, lambda n: attacker.act(channel, "create_transaction", b"{}", n))
 
 
-@_attack()
+@_attack(_READERS * _ROW_GROUP_BYTES)
 def flight_slow_readers(attacker: Attacker) -> None:
     ticket = pb.Ticket(ticket=json.dumps(_WIDE).encode()).SerializeToString()
     with ExitStack() as stack:
         calls = []
-        for n in range(32 * attacker.scale):
+        for n in range(_READERS * attacker.scale):
             channel = stack.enter_context(attacker.channel())
             call = attacker.call(channel, "unary_stream", "DoGet", ticket, n)
             attacker.count(lambda call=call: next(call))  # type: ignore[misc]
@@ -582,7 +588,7 @@ def flight_slow_readers(attacker: Attacker) -> None:
             call.cancel()
 
 
-@_attack()
+@_attack(_PUT_MESSAGES * 4 * MIB)
 def flight_cancelled_calls(attacker: Attacker) -> None:
     ticket = pb.Ticket(ticket=json.dumps(_WIDE).encode()).SerializeToString()
     messages = _put_messages(4 * MIB, **_SINK)

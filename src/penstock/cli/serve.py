@@ -87,12 +87,14 @@ def serve(
     """
     import logging
 
+    _choose_arrow_allocator()
     from penstock import json_logs, lake
     from penstock.errors import Invalid
     from penstock.rest.app import create_app
     from penstock.rest.context import HttpLimits, RestContext
     from penstock.rest.process_group import PageRedirect
     from penstock.rest.server import Server, Tls
+    from penstock.service import memory_release
     from penstock.service.auth.tokens import TokenVerifier
     from penstock.service.engine_choice import stop_spark
     from penstock.service.pipelines.run_worker import RunLimits, RunWorker
@@ -114,6 +116,7 @@ def serve(
         flight_port = flight_port or (0 if no_flight else _free_port(host))
         code = _supervise(context, processes, host, http_port, flight_port, page_port, settings.http_drain_seconds)
         raise SystemExit(code)
+    memory_release.limit_allocator_memory()
     part = _join_group(child) if child else None
     if part:
         settings = _share_of(settings, part.group.count)
@@ -162,6 +165,7 @@ def serve(
             )
         )
         archived: dict[UUID, datetime] = {}
+        server.add_periodic_job(memory_release.INTERVAL_SECONDS, memory_release.MemoryReleaser().run)
         server.add_periodic_job(_ARCHIVE_CHECK_SECONDS, lambda: _archive(rest_context, archived))
         try:
             if flight:
@@ -170,6 +174,7 @@ def serve(
                 server.on_shutdown(flight.drain)
             if not no_runs:
                 run_worker.start()
+            memory_release.exclude_startup_objects_from_collection()
             server.run(
                 lambda address: _print_addresses(
                     context,
@@ -184,6 +189,18 @@ def serve(
                 flight.stop()
             run_worker.close(server.remaining_drain_seconds())
             stop_spark()
+
+
+def _choose_arrow_allocator() -> None:
+    """Let Arrow use jemalloc, before it is imported: freed memory of all threads can be returned to the system.
+
+    mimalloc, the default, returns the memory of the calling thread only.
+    """
+    import os
+    import sys
+
+    if sys.platform == "linux":
+        os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")
 
 
 def _supervise(
@@ -248,6 +265,7 @@ def _share_of(settings: "Settings", processes: int) -> "Settings":
         query_cache_bytes=max(settings.query_cache_bytes // processes, 1),
         queries_at_once=max(settings.queries_at_once // processes, 1),
         flight_streams=max(settings.flight_streams // processes, 1),
+        flight_puts=max(settings.flight_puts // processes, 1),
     )
 
 

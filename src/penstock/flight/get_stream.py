@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import AsyncGenerator
+from concurrent.futures import Future
 
 import pyarrow as pa
 
@@ -13,23 +14,26 @@ from penstock.flight.interceptor import FlightCall
 async def encode_stream(call: FlightCall, reader: pa.RecordBatchReader) -> AsyncGenerator[bytes, None]:
     """Yield the schema and all batches of a reader as FlightData messages.
 
-    A slow client blocks no thread, and at most two batches are in memory.
+    A slow client blocks no thread. At most two batches are in memory: the one that is sent, and, if there is memory for
+    another one of its size, the next one.
 
     Raises:
         Unavailable: too little memory is left for a batch (memory_exhausted, tenant_memory_exhausted)
     """
-    memory = call.reserve()
+    sent, read_ahead = call.reserve(), call.reserve()
     encoder = _BatchEncoder(reader, call.context.limits.message_bytes)
-    next_batch = call.threads.submit(encoder.next)
+    next_batch: Future[tuple[int, list[bytes]] | None] | None = None
     try:
         yield ipc_messages.encode_schema(reader.schema)
-        while batch := await asyncio.wrap_future(next_batch):
+        while batch := await asyncio.wrap_future(next_batch or call.threads.submit(encoder.next)):
             rows, messages = batch
-            memory.grow(sum(map(len, messages)))
-            next_batch = call.threads.submit(encoder.next)
+            read_ahead.release()
+            size = sum(map(len, messages))
+            sent.grow(size)
+            next_batch = call.threads.submit(encoder.next) if read_ahead.try_grow(size) else None
             for message in messages:
                 yield message
-            memory.release()
+            sent.release()
             call.rows_out += rows
     finally:
         call.threads.submit(encoder.close)
