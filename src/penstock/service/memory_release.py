@@ -1,7 +1,7 @@
 """Return memory that requests have freed to the operating system.
 
 The allocators keep freed blocks for later requests. After a burst of large requests a server would hold hundreds of
-mebibytes that nobody uses.
+unused mebibytes.
 """
 
 import ctypes

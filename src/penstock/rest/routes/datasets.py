@@ -33,6 +33,7 @@ from penstock.service.datasets.files import FileRows, read_files
 SELECTABLE = ("schema", "operation", "inserted", "updated", "deleted", "commit_no", "swept")  # not searchable
 PAGE_BATCH_ROWS = 4 << 10  # read at once for a page, which needs few rows
 STREAM_BATCH_ROWS = 16 << 10  # of a stream: many slow clients may each hold a batch
+_UPLOADS = 8  # at once at most; each may hold such a part of the request memory beyond the budget
 
 router = APIRouter(prefix="/datasets", tags=["datasets"], route_class=in_lane(Lane.DATA))
 
@@ -163,9 +164,10 @@ def drop(request: Request, caller: CallerDep, dataset: DatasetKey) -> Response:
 
 def open_upload(request: Request, upload: UploadedFile, like: pa.Schema | None = None) -> FileRows:
     """Open the rows of an upload, with the types of a schema where the file has none."""
-    limits = context_of(request).workspace.limits
+    ws = context_of(request).workspace
+    max_bytes = min(ws.limits.batch_bytes, ws.memory.max_bytes // _UPLOADS)
     file_format = media_types.FILE_FORMATS[upload.media_type]
-    return read_files([upload.path], format=file_format, like=like, max_message_bytes=limits.batch_bytes)
+    return read_files([upload.path], format=file_format, like=like, max_message_bytes=max_bytes)
 
 
 def find_dataset(request: Request, caller: Caller, dataset: str, version: int | None = None) -> Snapshot:
