@@ -517,6 +517,15 @@ def test_result_memory_is_released_after_send_or_disconnect(edge: RestContext, c
         gc.enable()
 
 
+def test_cached_result_holds_no_request_memory(client: Client, edge: RestContext) -> None:
+    path = registered(client, "SELECT range AS n FROM range(1000)", [field("n")])
+    first = column(client("GET", path), "n")
+    gc.collect()
+    assert len(edge.query_executor._cache) == 1
+    assert edge.workspace.memory.used_bytes == 0
+    assert column(client("GET", path), "n") == first
+
+
 def test_result_larger_than_cache_is_returned(edge: RestContext, client: Client, mine: Lake) -> None:
     path = registered(client)
     edge.query_executor._buffer = ResultBuffer(MemoryBudget(0))

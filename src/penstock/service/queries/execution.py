@@ -153,7 +153,9 @@ class QueryExecutor:
                 result, repeatable = self._execute(caller, loaded, request, parameters, relations)
             result = replace(result, versions=versions_by_name(resolved))
             if repeatable:
-                self._cache.put(key, result, _memory_size(result.table))
+                # A table of its own: the reservation of the request is released with the table that is returned.
+                cached = replace(result, table=result.table.slice())
+                self._cache.put(key, cached, _memory_size(result.table))
             facts["rows"] = result.table.num_rows
         return result
 
