@@ -154,3 +154,19 @@ def test_versioned_store_audits_every_change(lake: Lake, store: VersionedStore[A
         (f"{store.entry_type}.update", {**id, "version": 2, **reason}),
         (f"{store.entry_type}.delete", {**id, "version": 2}),
     ]
+
+
+@pytest.mark.parametrize("order", ["", "name", "updated_at desc"])
+def test_search_with_select_reads_fields_only_if_they_are_selected(lake: Lake, order: str) -> None:
+    entry = inserted(lake, schema_store)
+    ordered = [("$orderby", order)] if order else []
+
+    def found(select: str) -> SchemaEntry:
+        pairs = [*ordered, ("$select", select), ("$filter", "fields/any(f: f/name eq 'id')")]
+        query = options(pairs, schema_store.fields, default_top=5, max_top=5)
+        with lake._workspace.db.read(lake.caller) as tx:
+            (item,) = schema_store.search(tx, query).items
+        return item
+
+    assert found("id,fields") == entry
+    assert found("id,name") == replace(entry, draft=replace(entry.draft, fields=()))

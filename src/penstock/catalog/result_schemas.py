@@ -73,6 +73,7 @@ class SchemaStore(RevisionStore[SchemaEntry, SchemaRevision]):
             FIELDS,
             selective=("id", "name", "fields"),
             reserves_name=_s.state != LifecycleState.ARCHIVED.value,
+            large_columns={"fields": []},
         )
         self._find_for_share = self._find.with_for_update(read=True)
         # Building statements takes longer than running them, so filters of one shape share them.
@@ -124,7 +125,8 @@ class SchemaStore(RevisionStore[SchemaEntry, SchemaRevision]):
         if condition is not None:
             condition, values = odata_sql.parameterize(condition, self._columns)
         prepare = self._prepare_cached if odata_sql.is_small(condition) else self.prepare_search
-        search = prepare(condition, options.orderby, options.search, odata_sql.null_positions(options))
+        nulls, omitted = odata_sql.null_positions(options), self._omitted_columns(options)
+        search = prepare(condition, options.orderby, options.search, nulls, omitted)
         page = odata_sql.search_page(tx, search, options, self.from_row, added, **values)
         if page.count is None or not built_in:
             return page

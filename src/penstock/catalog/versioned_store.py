@@ -6,11 +6,11 @@ entries to rows and adds its own rules.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, FromClause, Row, Select, Table, bindparam, select, update
+from sqlalchemy import ColumnElement, FromClause, Row, Select, Table, bindparam, literal, select, update
 from sqlalchemy.exc import IntegrityError
 
 from penstock.catalog import odata_sql
@@ -42,6 +42,7 @@ class VersionedStore(ABC, Generic[E]):
         *,
         selective: Sequence[str],
         reserves_name: ColumnElement[bool] | None = None,
+        large_columns: Mapping[str, Any] | None = None,
     ) -> None:
         """Build the statements of a table.
 
@@ -51,10 +52,11 @@ class VersionedStore(ABC, Generic[E]):
             fields: fields to filter and order by
             selective: fields with values that few entries share
             reserves_name: condition of the rows whose names are taken; None: all rows
+            large_columns: columns that a search reads only if `$select` names them, with the value that replaces them
         """
         self.entry_type, self.fields = entry_type, fields
         self._id_name = f"{entry_type}_id"
-        self._table, self._selective = table, selective
+        self._table, self._selective, self._large_columns = table, selective, large_columns or {}
         c = table.c
         entry = (tenant_filter(table), c.deleted_at.is_(None), c.id == bindparam("entry"))
         self._all = select(table).where(tenant_filter(table), c.deleted_at.is_(None))
@@ -107,7 +109,8 @@ class VersionedStore(ABC, Generic[E]):
     def search(self, tx: CatalogTransaction, options: QueryOptions) -> SearchPage[E]:
         """Return a page of the tenant's entries, newest first unless another order is requested."""
         nulls = odata_sql.null_positions(options)
-        search = self.prepare_search(options.filter, options.orderby, options.search, nulls)
+        omitted = self._omitted_columns(options)
+        search = self.prepare_search(options.filter, options.orderby, options.search, nulls, omitted)
         return odata_sql.search_page(tx, search, options, self.from_row)
 
     def prepare_search(
@@ -116,12 +119,38 @@ class VersionedStore(ABC, Generic[E]):
         orderby: tuple[OrderBy, ...],
         words: tuple[str, ...],
         nulls: tuple[bool, ...] | None,
+        omitted: tuple[str, ...] = (),
     ) -> PreparedSearch:
-        """Return the statements of a search, without the limits of a page. `nulls` is from `null_positions`."""
+        """Return the statements of a search, without the limits of a page.
+
+        Args:
+            condition: the filter
+            orderby: the order
+            words: words of `$search`
+            nulls: from `null_positions`
+            omitted: large columns that are not read
+        """
         conditions = odata_sql.conditions(condition, words, self._columns, list(self._texts.values()))
         few = odata_sql.is_selective(condition, self._selective)
         keys = self._sort_keys(self._table, self._columns, orderby, few=few)
-        return odata_sql.prepare_search(self._all.where(*conditions), keys, nulls)
+        return odata_sql.prepare_search(self._select_without(omitted).where(*conditions), keys, nulls)
+
+    def _omitted_columns(self, options: QueryOptions) -> tuple[str, ...]:
+        if options.select is None:
+            return ()
+        return tuple(name for name in self._large_columns if name not in options.select)
+
+    def _select_without(self, omitted: tuple[str, ...]) -> Select[Any]:
+        if not omitted:
+            return self._all
+        return self._all.with_only_columns(
+            *(
+                literal(self._large_columns[column.name], column.type).label(column.name)
+                if column.name in omitted
+                else column
+                for column in self._table.c
+            )
+        )
 
     def version_conflict(self, current: E) -> Conflict:
         """Return the error for a change that is based on an older revision."""
@@ -214,8 +243,11 @@ class RevisionStore(VersionedStore[L], Generic[L, R]):
         *,
         selective: Sequence[str],
         reserves_name: ColumnElement[bool] | None = None,
+        large_columns: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(entry_type, table, fields, selective=selective, reserves_name=reserves_name)
+        super().__init__(
+            entry_type, table, fields, selective=selective, reserves_name=reserves_name, large_columns=large_columns
+        )
         v = revisions.c
         self._insert_version = insert_for_tenant(revisions)
         of_entry = (
