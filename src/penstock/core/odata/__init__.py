@@ -57,7 +57,7 @@ from penstock.core.odata.nodes import (
 )
 from penstock.core.odata.options import MAX_SKIP, NAMES, OrderBy, QueryOptions, next_page, options
 from penstock.core.odata.parser import parse
-from penstock.core.odata.skiptoken import bad_token
+from penstock.core.odata.skiptoken import bad_token, integer_key
 
 __all__ = [
     "MAX_DEPTH",
@@ -91,6 +91,7 @@ __all__ = [
     "Value",
     "bad_token",
     "field_names",
+    "integer_key",
     "is_never_null",
     "next_page",
     "options",

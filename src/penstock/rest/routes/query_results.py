@@ -89,16 +89,11 @@ def _parse_request(request: Request, loaded: LoadedQuery, *, paged: bool) -> Que
         pairs, loaded.odata_fields, default_top=default_top, max_top=max_top, preferred_page=preferred
     )
     if options.after is not None:
-        options = replace(options, skip=_parse_position(options.after, paged=paged), after=None)
+        if not paged:
+            raise odata.bad_token()
+        options = replace(options, skip=odata.integer_key(options.after, odata.MAX_SKIP), after=None)
     all_rows = not paged and not names & {"$top", "$skip"}
     return QueryRequest(options, parameters, pins, all_rows, DEFAULT_PAGE_BYTES if paged else None)
-
-
-def _parse_position(key: tuple[Any, ...], *, paged: bool) -> int:
-    match key:
-        case (int(skip),) if paged and not isinstance(skip, bool) and 0 < skip <= odata.MAX_SKIP:
-            return skip
-    raise odata.bad_token()
 
 
 def _parse_statement(payload: dict[str, Any]) -> tuple[str, dict[str, Any]]:
