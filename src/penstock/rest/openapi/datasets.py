@@ -48,7 +48,7 @@ LIST_DATASETS: Operation = {
         200,
         "A page of datasets.",
         {
-            "@odata.context": "$metadata#datasets",
+            "@odata.context": "/$metadata#datasets",
             "value": [examples.DATASET],
             "@odata.nextLink": "/datasets?$skiptoken=WyJhYmMiLG51bGwsNTAsWyJzaG9wLm9yZGVycyJdXQ",
         },

@@ -16,6 +16,9 @@ TOP = query_parameter("$top", "Maximum number of items in all pages together.", 
 SKIP = query_parameter("$skip", "Number of items to skip.", schema=COUNT, example=0)
 SKIPTOKEN = query_parameter("$skiptoken", "Position of a page, from a next link.", example="WyJhIixudWxsLDEsWzFdXQ")
 PREFER = header_parameter("prefer", "Preferred page size.", example="odata.maxpagesize=20")
+ODATA_MAX_VERSION = header_parameter(
+    "odata-maxversion", "Highest OData version that the client accepts: 4.0 or higher.", example="4.01"
+)
 
 
 def search_parameters(

@@ -10,9 +10,11 @@ from penstock.core import odata
 from penstock.core.caller import Caller
 from penstock.core.dataset.snapshot import Snapshot
 from penstock.core.names import DatasetName, parse_dataset_ref
+from penstock.core.odata.entity_set import JSON_OBJECTS, EntitySet
 from penstock.core.schema.type_names import to_fields
 from penstock.errors import Invalid, NotFound
 from penstock.rest.context import context_of
+from penstock.rest.odata_route import ODataRoute
 from penstock.rest.openapi import datasets as docs
 from penstock.rest.requests import bodies, media_types
 from penstock.rest.requests.bodies import CallerDep, UploadedFile
@@ -33,11 +35,23 @@ from penstock.rest.route_execution import Lane, in_lane
 from penstock.service.datasets import alter, read, write
 from penstock.service.datasets.files import FileRows, read_files
 
-SELECTABLE = ("schema", "operation", "inserted", "updated", "deleted", "commit_no", "swept")  # not searchable
+ENTITY_SET = EntitySet(
+    "datasets",
+    "Dataset",
+    read.SEARCH_FIELDS,
+    {
+        "schema": JSON_OBJECTS,
+        "inserted": "Edm.Int64",
+        "updated": "Edm.Int64",
+        "deleted": "Edm.Int64",
+        "commit_no": "Edm.Int64",
+        "swept": "Edm.Boolean",
+    },
+)
 PAGE_BATCH_ROWS = 4 << 10  # read at once for a page, which needs few rows
 STREAM_BATCH_ROWS = 16 << 10  # of a stream: many slow clients may each hold a batch
 
-router = APIRouter(prefix="/datasets", tags=["datasets"], route_class=in_lane(Lane.DATA))
+router = APIRouter(prefix="/datasets", tags=["datasets"], route_class=in_lane(Lane.DATA, ODataRoute))
 
 DatasetKey = Annotated[str, Path(description="The dataset's id, or its name: schema.table.", examples=["shop.orders"])]
 
@@ -46,7 +60,7 @@ DatasetKey = Annotated[str, Path(description="The dataset's id, or its name: sch
 def list_datasets(request: Request, caller: CallerDep) -> Response:
     ws = context_of(request).workspace
     return odata_page.search_response(
-        request, read.SEARCH_FIELDS, SELECTABLE, lambda options: read.search(ws, caller, options), Snapshot.as_dict
+        request, ENTITY_SET, lambda options: read.search(ws, caller, options), Snapshot.as_dict
     )
 
 

@@ -17,6 +17,7 @@ from penstock.core.result_schema.field import is_list
 from penstock.core.schema.type_names import to_fields
 from penstock.errors import Invalid
 from penstock.rest.context import context_of
+from penstock.rest.odata_route import ODataRoute
 from penstock.rest.openapi import query_results as docs
 from penstock.rest.requests import media_types
 from penstock.rest.requests.bodies import Body, CallerDep, parse_json_object
@@ -37,7 +38,7 @@ from penstock.service.queries.execution import DEFAULT_PAGE_BYTES, LoadedQuery, 
 _NO_LIMIT = 2**31  # rows; larger than any result
 _UTC_OFFSET = "(?:[Zz]|[+-][0-9]{2}:[0-9]{2})$"
 
-router = APIRouter(prefix="/queries", tags=["queries"], route_class=in_lane(Lane.COMPUTE))
+router = APIRouter(prefix="/queries", tags=["queries"], route_class=in_lane(Lane.COMPUTE, ODataRoute))
 
 
 @router.get("/{id}/results", **docs.RUN_QUERY)
@@ -112,7 +113,7 @@ def _page_response(
     headers: dict[str, str],
 ) -> Response:
     path = f"queries/{loaded.query.id}/results"
-    head: dict[str, Any] = {"@odata.context": f"$metadata#{path}"}
+    head: dict[str, Any] = {"@odata.context": odata.collection_context(path, options.select)}
     if result.count is not None:
         head["@odata.count"] = result.count
     head["@penstock.versions"] = dict(result.versions)
