@@ -256,6 +256,14 @@ def test_accept_header_that_allows_json_returns_json(client: Client, accept: str
     assert exported.headers["content-type"] == "application/schema+json"
 
 
+def test_several_accept_headers_are_one_list(client: Client) -> None:
+    lines = [("accept", "text/csv"), ("accept", "application/json;q=0.5")]
+    own = list(client("GET", "/gts").request.headers.items())
+    headers = httpx.Headers([*((name, value) for name, value in own if name != "accept"), *lines])
+    response = client._send("GET", "/$metadata", headers=headers)
+    assert (response.status_code, response.headers["content-type"]) == (200, "application/json")
+
+
 def test_write_without_an_accepted_media_type_changes_nothing(client: Client) -> None:
     payload = {"name": "Orders", "type_id": gts.QUERY_RETURNS, "fields": FIELDS}
     headers = {"accept": "application/xml"}

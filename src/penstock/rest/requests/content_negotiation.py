@@ -1,5 +1,7 @@
 """Compare the Accept header of a request with the media types that its route declares."""
 
+from collections.abc import Sequence
+
 from fastapi import Request
 
 from penstock.rest.requests import media_types
@@ -13,7 +15,16 @@ async def require_acceptable(request: Request, _caller: CallerDep) -> None:
         Invalid: the route produces none of the accepted media types
     """
     if offers := negotiated_types(request.scope["route"].responses):
-        media_types.negotiate(",".join(request.headers.getlist("accept")) or None, offers)
+        negotiate_type(request, offers)
+
+
+def negotiate_type(request: Request, offers: Sequence[str]) -> str:
+    """Return the offered media type that the Accept header prefers. Several header lines are one list.
+
+    Raises:
+        Invalid: the header accepts none of the offers
+    """
+    return media_types.negotiate(",".join(request.headers.getlist("accept")) or None, offers)
 
 
 def negotiated_types(responses: dict[int | str, dict[str, object]]) -> list[str]:

@@ -18,6 +18,7 @@ from penstock.rest.odata_route import ODataRoute
 from penstock.rest.openapi import datasets as docs
 from penstock.rest.requests import bodies, media_types
 from penstock.rest.requests.bodies import CallerDep, UploadedFile
+from penstock.rest.requests.content_negotiation import negotiate_type
 from penstock.rest.requests.dataset_payload import parse_new_dataset
 from penstock.rest.requests.page_limits import (
     DEFAULT_DATASET_VERSIONS,
@@ -135,7 +136,7 @@ def history(request: Request, caller: CallerDep, dataset: DatasetKey) -> Respons
 def read_rows(request: Request, caller: CallerDep, dataset: DatasetKey) -> Response:
     params = query_params(request)
     offers = [media_types.JSON, media_types.ARROW, media_types.PARQUET]
-    media_type = media_types.negotiate(request.headers.get("accept"), offers)
+    media_type = negotiate_type(request, offers)
     options = page_options(request, default_items=DEFAULT_ROWS, max_items=MAX_ROWS)
     skip = options.skip if options.after is None else odata.integer_key(options.after)
     if media_type != media_types.JSON and POSITION_OPTIONS & params.keys():

@@ -21,6 +21,7 @@ from penstock.rest.odata_route import ODataRoute
 from penstock.rest.openapi import query_results as docs
 from penstock.rest.requests import media_types
 from penstock.rest.requests.bodies import Body, CallerDep, parse_json_object
+from penstock.rest.requests.content_negotiation import negotiate_type
 from penstock.rest.requests.page_limits import DEFAULT_ROWS, MAX_ROWS
 from penstock.rest.requests.preferences import preference_headers, preferred_page_size
 from penstock.rest.requests.version_pins import (
@@ -44,7 +45,7 @@ router = APIRouter(prefix="/queries", tags=["queries"], route_class=in_lane(Lane
 @router.get("/{id}/results", **docs.RUN_QUERY)
 def results(request: Request, caller: CallerDep, id: QueryKey) -> Response:
     offers = [media_types.JSON, media_types.ARROW, media_types.PARQUET]
-    media_type = media_types.negotiate(request.headers.get("accept"), offers)
+    media_type = negotiate_type(request, offers)
     executor = context_of(request).query_executor
     loaded = executor.load(caller, id)
     query_request = _parse_request(request, loaded, paged=media_type == media_types.JSON)

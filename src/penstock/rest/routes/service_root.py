@@ -8,6 +8,7 @@ from penstock.rest.odata_route import ODataRoute
 from penstock.rest.openapi import service_root as docs
 from penstock.rest.requests import media_types
 from penstock.rest.requests.bodies import CallerDep
+from penstock.rest.requests.content_negotiation import negotiate_type
 from penstock.rest.routes import datasets, pipelines, queries, result_schemas, runs
 
 ENTITY_SETS = (
@@ -31,6 +32,6 @@ async def service_document(_caller: CallerDep) -> Response:
 @router.get(METADATA_PATH, **docs.SHOW_METADATA)
 async def metadata(request: Request, _caller: CallerDep) -> Response:
     offers = [media_types.XML, media_types.JSON]
-    if media_types.negotiate(request.headers.get("accept"), offers) == media_types.JSON:
+    if negotiate_type(request, offers) == media_types.JSON:
         return media_types.json_response(_METADATA_JSON)
     return Response(_METADATA_XML, media_type=media_types.XML)
