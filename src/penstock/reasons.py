@@ -982,6 +982,12 @@ REASONS: dict[str, tuple[str, str]] = {
     "bad_condition": ("Invalid", '{header} must be * or a list of ETags in quotes, such as "3"'),
     "bad_json.not_an_object": ("Invalid", "The body must be a JSON object"),
     "bad_member.dataset_flags": ("Invalid", "row_ids and read_only must be true or false"),
+    "bad_odata_version": ("Invalid", "{header} must be one version number, such as 4.0"),
+    "bad_odata_version.too_low": (
+        "Invalid",
+        "Responses have OData version {version}. Send {header} {version} or higher, or omit the header",
+    ),
+    "bad_odata_version.unknown": ("Invalid", "{header} must be one of {valid}"),
     "bad_option.count_in_stream": ("Invalid", "$count is available in JSON responses only"),
     "bad_parameter.columns": ("Invalid", "Parameter columns must be column names separated by commas"),
     "bad_parameter.diff": ("Invalid", "Parameters from and to are required, as in ?from=1&to=2"),

@@ -7,7 +7,8 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import create_engine, select, text
+from sqlalchemy.exc import IntegrityError
 
 from penstock.catalog import tables
 from penstock.catalog.database import CatalogTransaction
@@ -18,6 +19,7 @@ from penstock.catalog.tenant_guard import tenant_filter
 from penstock.catalog.versioned_store import RevisionStore, VersionedStore
 from penstock.core.odata import options
 from penstock.core.pipeline.definition import StoredPipeline, parse_pipeline
+from penstock.core.registry import gts
 from penstock.core.registry.query import QueryDraft, RegisteredQuery
 from penstock.core.registry.revisions import next_revision
 from penstock.core.registry.schema_entry import SchemaDraft, SchemaEntry
@@ -170,3 +172,29 @@ def test_search_with_select_reads_fields_only_if_they_are_selected(lake: Lake, o
 
     assert found("id,fields") == entry
     assert found("id,name") == replace(entry, draft=replace(entry.draft, fields=()))
+
+
+CONTRACT_INSERT = """
+INSERT INTO gts_schemas (id, tenant_id, type_id, name, fields, created_at, created_by, updated_at, updated_by, version)
+VALUES (:id, :tenant, :type_id, 'Orders', '[]', CURRENT_TIMESTAMP, :user, CURRENT_TIMESTAMP, :user, 1)
+"""
+CONTRACT_DEFAULTS = {"state": "ACTIVE", "version": "1"}
+
+
+def test_insert_of_the_contract_alone_stores_no_incomplete_schema(lake: Lake) -> None:
+    """See docs/decisions/0006-the-registry.md: the columns of the contract exist, but a schema needs further rows."""
+    columns = tables.gts_schemas.c
+    assert {name: columns[name].server_default.arg for name in CONTRACT_DEFAULTS} == CONTRACT_DEFAULTS
+    ids = {"id": uuid4(), "tenant": lake.caller.tenant, "user": lake.caller.user}
+    values = {name: value.hex for name, value in ids.items()} | {"type_id": gts.QUERY_RETURNS}
+    engine = create_engine(lake._workspace.db.url)  # another SQL client: Penstock checks its own statements
+    with engine.connect() as connection:
+        if engine.dialect.name == "postgresql":
+            tenant = {"t": str(lake.caller.tenant)}
+            connection.execute(text("SELECT set_config('penstock.tenant', :t, true)"), tenant)
+        with pytest.raises(IntegrityError) as caught:
+            connection.execute(text(CONTRACT_INSERT), values)
+    engine.dispose()
+    assert "NOT NULL" in str(caught.value).upper().replace("NOT-NULL", "NOT NULL")
+    with lake._workspace.db.read(lake.caller) as tx:
+        assert tx.all(select(columns.id).where(tenant_filter(tables.gts_schemas))) == []

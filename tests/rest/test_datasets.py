@@ -277,10 +277,11 @@ def test_schema_route_returns_schema_of_each_version(client: Client, orders: str
     assert client("GET", f"{orders}/schema", params={"version": 9}, code=404).json()["code"] == "VERSION_NOT_FOUND"
 
 
-def pages(client: Client, path: str) -> list[Any]:
+def pages(client: Client, path: str, page_size: int = 1_000) -> list[Any]:
     found = []
     while path:
-        body = client("GET", path).json()
+        body = client("GET", path, headers={"prefer": f"odata.maxpagesize={page_size}"}).json()
+        assert len(body["value"]) <= page_size
         found += body["value"]
         path = body.get("@odata.nextLink", "")
     return found
@@ -289,9 +290,43 @@ def pages(client: Client, path: str) -> list[Any]:
 def test_history_is_paged_newest_first(client: Client, orders: str) -> None:
     for i in range(3):
         client("POST", f"{orders}/rows", content=b"id\n%d\n" % i, headers=CSV)
-    for top in (1, 2, 5, 9):
-        assert [v["version"] for v in pages(client, f"{orders}/history?$top={top}")] == [5, 4, 3, 2, 1]
+    for size in (1, 2, 5, 9):
+        assert [v["version"] for v in pages(client, f"{orders}/history", size)] == [5, 4, 3, 2, 1]
+        assert [v["version"] for v in pages(client, f"{orders}/history?before=4", size)] == [3, 2, 1]
     assert client("GET", f"{orders}/history").json()["value"][-1]["operation"] == "create"
+
+
+@pytest.mark.parametrize("page_size", [1, 2, 3, 10])
+@pytest.mark.parametrize("top", [0, 1, 3, 5, 9])
+@pytest.mark.parametrize("path", ["rows", "history"])
+def test_top_of_rows_and_history_limits_all_pages_together(
+    client: Client, orders: str, path: str, top: int, page_size: int
+) -> None:
+    for i in range(3):
+        client("POST", f"{orders}/rows", content=b"id\n%d\n" % (6 + i), headers=CSV)
+    key, everything = ("id", [1, 2, 3, 4, 5, 6, 7, 8]) if path == "rows" else ("version", [5, 4, 3, 2, 1])
+    assert [item[key] for item in pages(client, f"{orders}/{path}?$top={top}", page_size)] == everything[:top]
+    first = client("GET", f"{orders}/{path}?$top={top}").json()
+    assert ([item[key] for item in first["value"]], "@odata.nextLink" in first) == (everything[:top], False)
+
+
+@pytest.mark.parametrize("path", ["rows", "history"])
+def test_rows_and_history_apply_the_preferred_page_size_and_validate_the_position(
+    client: Client, orders: str, path: str
+) -> None:
+    prefer = {"prefer": "odata.maxpagesize=1"}
+    first = client("GET", f"{orders}/{path}", headers=prefer)
+    assert first.headers["preference-applied"] == prefer["prefer"]
+    assert len(first.json()["value"]) == 1
+    link = first.json()["@odata.nextLink"]
+    assert len(client("GET", link).json()["value"]) == 1  # the token keeps the page size
+    client("GET", f"{link}&$top=1", code=400)
+    for text in ("", "x", "A" * 9_000):
+        problem = client("GET", f"{orders}/{path}?$skiptoken={text}", code=400).json()
+        assert problem["code"] == "BAD_SKIPTOKEN"
+    accept = {"accept": "application/vnd.apache.parquet"}
+    if path == "rows":
+        assert client("GET", link, headers=accept, code=400).json()["code"] == "PAGING_NOT_SUPPORTED"
 
 
 def test_list_datasets_is_paged(client: Client) -> None:
@@ -316,7 +351,7 @@ def test_list_datasets_with_unknown_option_is_rejected(client: Client, query: st
 
 
 def test_read_rows_pages_stay_at_one_version(client: Client, orders: str) -> None:
-    first = client("GET", f"{orders}/rows?$top=2").json()
+    first = client("GET", f"{orders}/rows", headers={"prefer": "odata.maxpagesize=2"}).json()
     assert [row["id"] for row in first["value"]] == [1, 2]
     client("POST", f"{orders}/rows", content=b"id\n6\n", headers=CSV)
     assert [row["id"] for row in pages(client, first["@odata.nextLink"])] == [3, 4, 5]

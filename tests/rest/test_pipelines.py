@@ -81,7 +81,7 @@ def test_search_pipelines_supports_odata_options(client: Client) -> None:
     for name in ("Alpha", "Beta", "Gamma"):
         client("POST", "/pipelines", code=201, json={**PIPELINE, "name": name})
     newest = client("GET", "/pipelines").json()
-    assert newest["@odata.context"] == "$metadata#pipelines"
+    assert newest["@odata.context"] == "/$metadata#pipelines"
     assert [each["name"] for each in newest["value"]] == ["Gamma", "Beta", "Alpha"]
     params = {"$filter": "endswith(name, 'a') and version eq 1", "$orderby": "name", "$count": "true"}
     selected = {**params, "$select": "name,output,operations"}

@@ -107,7 +107,7 @@ def test_validation_success(client: Client, mine: Lake) -> None:
     path = registered(client)
     answer = client("GET", path)
     assert exact(answer) == {
-        "@odata.context": f"$metadata#{path.strip('/')}",
+        "@odata.context": f"/$metadata#{path.strip('/')}",
         "@penstock.versions": {"finance.tx": 1},
         "value": [
             {"id": 1, "region": "EMEA", "amount": Decimal("10.00")},

@@ -177,7 +177,7 @@ def test_search_runs_supports_odata_options(client: Client, idle: str) -> None:
     broken = pipeline(client, ABSENT, append(ABSENT))
     runs = {wait_for_run(client, started(client, each))["id"]: each for each in (idle, broken, broken)}
     newest = client("GET", "/runs").json()
-    assert newest["@odata.context"] == "$metadata#runs"
+    assert newest["@odata.context"] == "/$metadata#runs"
     assert [each["id"] for each in newest["value"]] == list(reversed(runs))
     params = {"$filter": f"state eq 'failed' and pipeline_id eq {broken}", "$count": "true", "$select": "state,error"}
     page = client("GET", "/runs", params=params, headers={"prefer": "odata.maxpagesize=1"}).json()

@@ -8,7 +8,9 @@ from penstock.rest import problems
 from penstock.rest.context import RestContext
 from penstock.rest.metrics import Metrics
 from penstock.rest.middleware import AccessLogMiddleware, LimitsMiddleware
+from penstock.rest.odata_route import check_odata_version
 from penstock.rest.openapi import document as openapi_document
+from penstock.rest.requests.content_negotiation import require_acceptable
 from penstock.rest.requests.query_params import reject_unknown_params
 from penstock.rest.routes import (
     api_docs,
@@ -22,6 +24,7 @@ from penstock.rest.routes import (
     query_results,
     result_schemas,
     runs,
+    service_root,
 )
 
 ROUTERS = (
@@ -33,6 +36,7 @@ ROUTERS = (
     operations.router,
     pipelines.router,
     runs.router,
+    service_root.router,
     me.router,
     health.router,
     api_docs.router,
@@ -41,6 +45,7 @@ PUBLIC_ROUTERS = (
     health.router,
     api_docs.router,
 )  # unknown query parameters are ignored: probes and browsers add their own
+_DEPENDENCIES = [Depends(reject_unknown_params), Depends(require_acceptable), Depends(check_odata_version)]
 
 
 def create_app(context: RestContext, extend: Callable[[FastAPI], None] = lambda _: None) -> FastAPI:
@@ -58,7 +63,7 @@ def create_app(context: RestContext, extend: Callable[[FastAPI], None] = lambda 
         default_response_class=Response,  # keeps the framework from documenting a JSON body for every response
     )
     for router in ROUTERS:
-        app.include_router(router, dependencies=[] if router in PUBLIC_ROUTERS else [Depends(reject_unknown_params)])
+        app.include_router(router, dependencies=[] if router in PUBLIC_ROUTERS else _DEPENDENCIES)
     app.state.context = context
     app.state.metrics = Metrics(context.run_worker, context.query_executor, context.executor, context.workspace.memory)
     app.state.routes = [route for router in ROUTERS for route in router.routes]

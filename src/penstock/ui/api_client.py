@@ -83,6 +83,11 @@ class ApiClient:
         """Return the JSON at a path as `get` does, with fractions as decimals, which keeps all digits."""
         return (await self.request("GET", path, options=options, exact_decimals=True)).body
 
+    async def get_page(self, path: str, page_rows: int, **options: Any) -> Any:
+        """Return a page of a list as `get_exact` does, with a next link if more items follow."""
+        prefer = {"prefer": f"odata.maxpagesize={page_rows}"}
+        return (await self.request("GET", path, options=options, headers=prefer, exact_decimals=True)).body
+
     async def post(self, path: str, body: Any = None, **headers: str) -> Any:
         return (await self.request("POST", path, body, headers=headers)).body
 

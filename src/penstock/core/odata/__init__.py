@@ -3,6 +3,7 @@
     parse(text, fields)                  parse a `$filter` into a tree of frozen nodes
     options(pairs, fields, …)            parse the whole query string into `QueryOptions`
     next_page(pairs, options, key, …)    return the query string of the next page
+    EntitySet                            a collection of the service; `csdl` describes all of them
 
 Precedence, highest first: `in`, `not`, then `gt ge lt le`, then `eq ne`, then `and`, then `or`. So `not a eq 1` is
 `(not a) eq 1`, which is an error unless `a` is a boolean. Operators are lower case, names are as declared. Fields named
@@ -24,6 +25,7 @@ item and what is left of `$top`, so that pages fit together while items are crea
 `$search` is a list of words and of phrases in double quotes, all of which must occur; AND, OR and NOT are words too.
 """
 
+from penstock.core.odata.entity_set import EntitySet, collection_context, entity_context
 from penstock.core.odata.nodes import (
     MAX_DEPTH,
     MAX_ITEMS,
@@ -57,7 +59,7 @@ from penstock.core.odata.nodes import (
 )
 from penstock.core.odata.options import MAX_SKIP, NAMES, OrderBy, QueryOptions, next_page, options
 from penstock.core.odata.parser import parse
-from penstock.core.odata.skiptoken import bad_token
+from penstock.core.odata.skiptoken import bad_token, integer_key
 
 __all__ = [
     "MAX_DEPTH",
@@ -69,6 +71,7 @@ __all__ = [
     "NAMES",
     "CaseFold",
     "Collection",
+    "EntitySet",
     "Exists",
     "FieldKind",
     "Fields",
@@ -90,7 +93,10 @@ __all__ = [
     "TruthTest",
     "Value",
     "bad_token",
+    "collection_context",
+    "entity_context",
     "field_names",
+    "integer_key",
     "is_never_null",
     "next_page",
     "options",

@@ -60,6 +60,18 @@ def decode(text: str, options: Mapping[str, str]) -> SkipToken:
     raise bad_token()
 
 
+def integer_key(key: tuple[Any, ...], max_value: int = _MAX_NUMBER) -> int:
+    """Return the key of a list whose positions are numbers.
+
+    Raises:
+        Invalid: the key belongs to another list
+    """
+    match key:
+        case (int(number),) if not isinstance(number, bool) and 0 < number <= max_value:
+            return number
+    raise bad_token()
+
+
 def bad_token() -> Invalid:
     """Return the error for a token that no next link contains."""
     return Invalid("bad_skiptoken", option="$skiptoken")

@@ -22,7 +22,7 @@ _MAX_VALUES = 10_000  # of the metadata of one entry
 
 _IMMUTABLE_MEMBERS = ("type_id", "state")  # may be part of an update, but cannot change
 _SERVER_MEMBERS = (
-    "id", "gts_id", "tenant_id", "version", "state_changed_at", "created_at", "created_by", "updated_at", "updated_by",
+    "@odata.context", "id", "gts_id", "tenant_id", "version", "state_changed_at", "created_at", "created_by", "updated_at", "updated_by",
 )  # fmt: skip
 
 

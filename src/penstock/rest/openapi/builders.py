@@ -18,6 +18,7 @@ _HEADERS: dict[str, dict[str, Any]] = {
     "etag": {"description": "Version of the entity.", "schema": TEXT},
     "location": {"description": "URL of the entity.", "schema": LINK},
     "x-penstock-versions": {"description": "Dataset versions that were read.", "schema": TEXT},
+    "odata-version": {"description": "Version of the OData protocol.", "schema": TEXT},
     "www-authenticate": {"description": "Authentication scheme.", "schema": TEXT},
 }
 _ERROR_HEADERS = {401: ("www-authenticate",)}
@@ -144,5 +145,10 @@ def list_revisions(entity: str, schema: str, example: Any) -> Operation:
     }
 
 
+def required_header(name: str) -> dict[str, Any]:
+    """Return the description of a response header that is always present."""
+    return {**_HEADERS[name], "required": True}
+
+
 def _headers(*names: str) -> dict[str, Any]:
-    return {name: {**_HEADERS[name], "required": True} for name in ("x-request-id", *names)}
+    return {name: required_header(name) for name in ("x-request-id", *names)}

@@ -33,7 +33,7 @@ def _rows_responses() -> Responses:
         "name": "shop.orders",
         "version": 1,
         "value": [{"id": 1, "amount": 12.50}],
-        "@odata.nextLink": "/datasets/shop.orders/rows?$top=1&version=1&$skip=1",
+        "@odata.nextLink": "/datasets/shop.orders/rows?version=1&$skiptoken=WyJhIixudWxsLDEsWzFdXQ",
     }
     responses = describe_responses(
         200, "The rows.", example, ref("DatasetRows"), headers=["etag"], errors=[400, 403, 404, 406]
@@ -48,7 +48,7 @@ LIST_DATASETS: Operation = {
         200,
         "A page of datasets.",
         {
-            "@odata.context": "$metadata#datasets",
+            "@odata.context": "/$metadata#datasets",
             "value": [examples.DATASET],
             "@odata.nextLink": "/datasets?$skiptoken=WyJhYmMiLG51bGwsNTAsWyJzaG9wLm9yZGVycyJdXQ",
         },
@@ -150,6 +150,8 @@ LIST_VERSIONS: Operation = {
     "openapi_extra": {
         "parameters": [
             parameters.TOP,
+            parameters.SKIPTOKEN,
+            parameters.PREFER,
             query_parameter("before", "Return only versions below this one.", schema=COUNT, example=101),
         ]
     },
@@ -170,6 +172,8 @@ READ_ROWS: Operation = {
             query_parameter("where", "Filter expression for rows.", example="amount > 100 AND region = 'EMEA'"),
             parameters.TOP,
             parameters.SKIP,
+            parameters.SKIPTOKEN,
+            parameters.PREFER,
         ]
     },
 }

@@ -9,8 +9,11 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
-from penstock.rest.openapi.builders import error_response
+from penstock.rest.odata_route import ODataRoute
+from penstock.rest.openapi import parameters
+from penstock.rest.openapi.builders import error_response, required_header
 from penstock.rest.openapi.schemas import SCHEMAS
+from penstock.rest.requests.content_negotiation import negotiated_types
 
 DESCRIPTION = """
 Versioned, multi-tenant datasets: every write atomic, every version readable.
@@ -44,6 +47,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
     components["schemas"] = SCHEMAS  # replaces the framework's schemas of its own errors
     document["security"] = [{"bearer": []}]
     _restore_examples(document["paths"], app.state.routes)
+    _add_protocol(document["paths"], app.state.routes)
     for path in document["paths"].values():
         for operation in path.values():
             operation["responses"].pop("422", None)  # invalid input is 400 in this API
@@ -66,6 +70,20 @@ def _restore_examples(paths: dict[str, Any], routes: Sequence[APIRoute]) -> None
             for status, response in route.responses.items():
                 if "content" in response:
                     responses[str(status)]["content"] = response["content"]
+
+
+def _add_protocol(paths: dict[str, Any], routes: Sequence[APIRoute]) -> None:
+    """Add what the routes share: the version headers of OData, and 406 where the media type is negotiated."""
+    for route in routes:
+        for method in (route.methods or ()) if route.include_in_schema else ():
+            operation = paths[route.path][method.lower()]
+            responses = operation["responses"]
+            if operation.get("security") != [] and negotiated_types(route.responses):
+                responses.setdefault("406", error_response(406))
+            if isinstance(route, ODataRoute):
+                operation["parameters"] = [*operation.get("parameters", []), parameters.ODATA_MAX_VERSION]
+                for status in (status for status in responses if status < "400"):
+                    responses[status].setdefault("headers", {})["odata-version"] = required_header("odata-version")
 
 
 def _links(paths: dict[str, Any], collection: str, parameter: str) -> dict[str, Any]:

@@ -12,9 +12,13 @@ IDEMPOTENCY_KEY = header_parameter(
 IF_MATCH = header_parameter("if-match", "ETag of the version that the change is based on.", example='"1"')
 IF_NONE_MATCH = header_parameter("if-none-match", "ETag of the version that the client has.", example='"1"')
 VERSION = query_parameter("version", "Version of the dataset. Default: the newest.", schema=COUNT, example=3)
-TOP = query_parameter("$top", "Maximum number of items.", schema=COUNT, example=50)
+TOP = query_parameter("$top", "Maximum number of items in all pages together.", schema=COUNT, example=50)
 SKIP = query_parameter("$skip", "Number of items to skip.", schema=COUNT, example=0)
+SKIPTOKEN = query_parameter("$skiptoken", "Position of a page, from a next link.", example="WyJhIixudWxsLDEsWzFdXQ")
 PREFER = header_parameter("prefer", "Preferred page size.", example="odata.maxpagesize=20")
+ODATA_MAX_VERSION = header_parameter(
+    "odata-maxversion", "Highest OData version that the client accepts: 4.0 or higher.", example="4.01"
+)
 
 
 def search_parameters(

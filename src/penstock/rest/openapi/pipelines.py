@@ -17,7 +17,7 @@ SEARCH_PIPELINES: Operation = {
     "responses": describe_responses(
         200,
         "A page of pipelines.",
-        {"@odata.context": "$metadata#pipelines", "@odata.count": 1, "value": [_PIPELINE]},
+        {"@odata.context": "/$metadata#pipelines", "@odata.count": 1, "value": [_PIPELINE]},
         ref("PipelinePage"),
         errors=[400, 403],
     ),

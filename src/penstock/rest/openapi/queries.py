@@ -37,7 +37,7 @@ SEARCH_QUERIES: Operation = {
     "responses": describe_responses(
         200,
         "A page of queries.",
-        {"@odata.context": "$metadata#queries", "@odata.count": 1, "value": [_QUERY]},
+        {"@odata.context": "/$metadata#queries", "@odata.count": 1, "value": [_QUERY]},
         ref("QueryPage"),
         errors=[400, 403],
     ),

@@ -13,7 +13,7 @@ from penstock.service.queries.execution import MAX_PREVIEW_ROWS
 _ROW = {"region": "EMEA", "total": 120450.5}
 _VERSIONS = {"shop.orders": 3}
 _PAGE = {
-    "@odata.context": f"$metadata#queries/{examples.QUERY_ID}/results",
+    "@odata.context": f"/$metadata#queries/{examples.QUERY_ID}/results",
     "@odata.count": 3,
     "@penstock.versions": _VERSIONS,
     "@odata.nextLink": (

@@ -15,7 +15,7 @@ from penstock.rest.openapi.builders import (
     not_modified,
     query_parameter,
 )
-from penstock.rest.openapi.schemas.base import ANY_OBJECT, COUNT, FLAG, ref
+from penstock.rest.openapi.schemas.base import ANY_OBJECT, COUNT, FLAG, TEXT, ref
 from penstock.rest.requests import media_types
 
 _FIELD = {"name": "order_id", "type": "string", "optional": False, "description": "Order identifier"}
@@ -26,6 +26,7 @@ _ENTRY = {
     **_DRAFT, "metadata": {"owner": "sales"}, "state": "ACTIVE", "version": 1,
     "state_changed_at": examples.TIMESTAMP, **examples.AUDIT_FIELDS,
 }  # fmt: skip
+_ENTITY = {"@odata.context": "/$metadata#gts/$entity", **_ENTRY}
 _REVISION = {
     "version": 1, "change": "create", "reason": "requested by sales", "changed_at": examples.TIMESTAMP,
     "changed_by": examples.USER_ID, "author": "ada", "name": _DRAFT["name"], "description": _DRAFT["description"],
@@ -47,7 +48,7 @@ SEARCH_SCHEMAS: Operation = {
     "responses": describe_responses(
         200,
         "A page of schemas.",
-        {"@odata.context": "$metadata#gts", "@odata.count": 1, "value": [_ENTRY]},
+        {"@odata.context": "/$metadata#gts", "@odata.count": 1, "value": [_ENTRY]},
         ref("SchemaPage"),
         errors=[400, 403],
     ),
@@ -60,12 +61,20 @@ SEARCH_SCHEMAS: Operation = {
         )
     },
 }
+COUNT_SCHEMAS: Operation = {
+    "summary": "Count schemas",
+    "description": "The number of schemas that match `$filter` and `$search`. Other options have no effect.",
+    "responses": describe_responses(
+        200, "The number of schemas.", "42", TEXT, media_type=media_types.TEXT, errors=[400, 403]
+    ),
+    "openapi_extra": SEARCH_SCHEMAS["openapi_extra"],
+}
 CREATE_SCHEMA: Operation = {
     "summary": "Create a schema",
     "responses": describe_responses(
         201,
         "The new schema.",
-        _ENTRY,
+        _ENTITY,
         ref("Schema"),
         headers=["etag", "location"],
         errors=[400, 403, 409, 413, 415],
@@ -94,7 +103,7 @@ INFER_SCHEMA: Operation = {
 }
 SHOW_SCHEMA: Operation = {
     "summary": "Show a schema",
-    "responses": _schema_responses("The schema.", _ENTRY, [400, 403, 404]) | not_modified(),
+    "responses": _schema_responses("The schema.", _ENTITY, [400, 403, 404]) | not_modified(),
     "openapi_extra": {"parameters": [parameters.IF_NONE_MATCH]},
 }
 REPLACE_SCHEMA: Operation = {
@@ -103,7 +112,9 @@ REPLACE_SCHEMA: Operation = {
         "Replaces name, description, fields and metadata. The version that the change is based on is required, as "
         "`version` in the body or in If-Match."
     ),
-    "responses": _schema_responses("The changed schema.", _ENTRY | {"version": 2}, [400, 403, 404, 409, 412, 413, 415]),
+    "responses": _schema_responses(
+        "The changed schema.", _ENTITY | {"version": 2}, [400, 403, 404, 409, 412, 413, 415]
+    ),
     "openapi_extra": {
         "parameters": [parameters.IF_MATCH, _FORCE],
         "requestBody": json_body("SchemaReplacement", {**_DRAFT, "version": 1}),
@@ -112,7 +123,9 @@ REPLACE_SCHEMA: Operation = {
 PATCH_SCHEMA: Operation = {
     "summary": "Change a schema",
     "description": "With a JSON Merge Patch (also as application/json) or a JSON Patch.",
-    "responses": _schema_responses("The changed schema.", _ENTRY | {"version": 2}, [400, 403, 404, 409, 412, 413, 415]),
+    "responses": _schema_responses(
+        "The changed schema.", _ENTITY | {"version": 2}, [400, 403, 404, 409, 412, 413, 415]
+    ),
     "openapi_extra": {
         "parameters": [parameters.IF_MATCH, _FORCE],
         "requestBody": {
@@ -144,7 +157,7 @@ DELETE_SCHEMA: Operation = {
 TRANSITION_SCHEMA: Operation = {
     "summary": "Change the state of a schema",
     "responses": _schema_responses(
-        "The changed schema.", _ENTRY | {"state": "DEPRECATED", "version": 2}, [400, 403, 404, 409, 412, 413, 415]
+        "The changed schema.", _ENTITY | {"state": "DEPRECATED", "version": 2}, [400, 403, 404, 409, 412, 413, 415]
     ),
     "openapi_extra": {
         "parameters": [parameters.IF_MATCH],

@@ -33,7 +33,7 @@ SEARCH_RUNS: Operation = {
     "responses": describe_responses(
         200,
         "A page of runs.",
-        {"@odata.context": "$metadata#runs", "@odata.count": 1, "value": [examples.SUCCEEDED_RUN]},
+        {"@odata.context": "/$metadata#runs", "@odata.count": 1, "value": [examples.SUCCEEDED_RUN]},
         ref("RunPage"),
         errors=[400, 403],
     ),

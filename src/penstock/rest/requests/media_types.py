@@ -9,6 +9,8 @@ from penstock.errors import Invalid
 from penstock.rest.problems import as_json
 
 JSON = "application/json"
+XML = "application/xml"
+TEXT = "text/plain"
 PARQUET = "application/vnd.apache.parquet"
 ARROW = "application/vnd.apache.arrow.stream"
 

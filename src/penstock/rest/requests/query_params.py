@@ -2,8 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any, overload
-from urllib.parse import quote, urlencode
+from typing import overload
 
 from fastapi import Request
 
@@ -81,9 +80,3 @@ def parse_columns(text: str) -> list[str]:
     if len(set(names)) < len(names):
         raise Invalid("duplicate_parameter.columns", parameter="columns")
     return names
-
-
-def next_link(request: Request, changes: dict[str, Any]) -> str:
-    """Return the path and query string of a request with some parameters changed."""
-    unchanged = [(name, value) for name, value in request.query_params.multi_items() if name not in changes]
-    return f"{request.url.path}?{urlencode([*unchanged, *changes.items()], quote_via=quote, safe='$')}"

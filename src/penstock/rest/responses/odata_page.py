@@ -1,6 +1,7 @@
-"""OData collection responses of searches."""
+"""OData responses of searches: a page of a collection, or the number of its items."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from fastapi import Request, Response
@@ -16,8 +17,7 @@ T = TypeVar("T")
 
 def search_response(
     request: Request,
-    fields: odata.Fields,
-    selectable: Sequence[str],
+    entity_set: odata.EntitySet,
     search: Callable[[odata.QueryOptions], SearchPage[T]],
     as_json: Callable[[T], dict[str, Any]],
 ) -> Response:
@@ -25,29 +25,40 @@ def search_response(
 
     Args:
         request: the request
-        fields: fields that can be filtered and ordered by
-        selectable: members that `$select` may name besides the fields
+        entity_set: the searched collection
         search: executes the search
         as_json: converts an item to JSON members
     """
     pairs = request.query_params.multi_items()
-    preferred = preferred_page_size(request)
-    options = odata.options(
-        pairs,
-        fields,
-        default_top=DEFAULT_SEARCH_ITEMS,
-        max_top=MAX_SEARCH_ITEMS,
-        selectable=selectable,
-        preferred_page=preferred,
-    )
+    options = _parse_options(request, entity_set)
     page = search(options)
-    body: dict[str, Any] = {"@odata.context": f"$metadata#{request.url.path.strip('/')}"}
+    body: dict[str, Any] = {"@odata.context": odata.collection_context(entity_set.name, options.select)}
     if page.count is not None:
         body["@odata.count"] = page.count
     body["value"] = [_select_members(as_json(item), options.select) for item in page.items]
     if next_query := odata.next_page(pairs, options, page.next_key, len(page.items)):
         body["@odata.nextLink"] = f"{request.url.path}?{next_query}"
-    return media_types.json_response(body, headers=preference_headers(preferred))
+    return media_types.json_response(body, headers=preference_headers(preferred_page_size(request)))
+
+
+def count_response(
+    request: Request, entity_set: odata.EntitySet, search: Callable[[odata.QueryOptions], SearchPage[T]]
+) -> Response:
+    """Return the number of items that match `$filter` and `$search`, as text. Other options have no effect."""
+    options = _parse_options(request, entity_set)
+    page = search(replace(options, orderby=(), top=0, skip=0, after=None, count=True))
+    return Response(str(page.count), media_type=media_types.TEXT)
+
+
+def _parse_options(request: Request, entity_set: odata.EntitySet) -> odata.QueryOptions:
+    return odata.options(
+        request.query_params.multi_items(),
+        entity_set.fields,
+        default_top=DEFAULT_SEARCH_ITEMS,
+        max_top=MAX_SEARCH_ITEMS,
+        selectable=tuple(entity_set.selectable),
+        preferred_page=preferred_page_size(request),
+    )
 
 
 def _select_members(item: dict[str, Any], select: Sequence[str] | None) -> dict[str, Any]:

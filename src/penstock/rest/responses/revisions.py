@@ -5,6 +5,7 @@ from typing import Annotated, Any, Protocol
 
 from fastapi import Path, Request, Response
 
+from penstock.core import odata
 from penstock.core.registry.lifecycle import LifecycleEntry, LifecycleState
 from penstock.rest.requests import media_types
 from penstock.rest.requests.page_limits import DEFAULT_REVISIONS
@@ -25,19 +26,30 @@ class VersionedEntity(Protocol):
     def as_json(self) -> dict[str, Any]: ...
 
 
-def entity_response(entity: VersionedEntity, headers: Mapping[str, str] | None = None, status: int = 200) -> Response:
-    """Return an entity with its version as ETag."""
-    return media_types.json_response(entity.as_json(), status, _with_etag(entity, headers))
+def entity_response(
+    entity: VersionedEntity,
+    headers: Mapping[str, str] | None = None,
+    status: int = 200,
+    *,
+    entity_set: odata.EntitySet | None = None,
+) -> Response:
+    """Return an entity with its version as ETag, and with the context URL of its entity set."""
+    context = {"@odata.context": odata.entity_context(entity_set)} if entity_set else {}
+    return media_types.json_response({**context, **entity.as_json()}, status, _with_etag(entity, headers))
 
 
 def conditional_response(
-    request: Request, entity: VersionedEntity, headers: Mapping[str, str] | None = None
+    request: Request,
+    entity: VersionedEntity,
+    headers: Mapping[str, str] | None = None,
+    *,
+    entity_set: odata.EntitySet | None = None,
 ) -> Response:
     """Return an entity, or 304 Not Modified if the client has this version already."""
     tagged = _with_etag(entity, headers)
     if is_not_modified(request, tagged["etag"]):
         return Response(status_code=304, headers=tagged)
-    return entity_response(entity, headers)
+    return entity_response(entity, headers, entity_set=entity_set)
 
 
 def deprecation_headers(entry: LifecycleEntry) -> dict[str, str]:

@@ -6,15 +6,19 @@ from uuid import UUID
 import pyarrow as pa
 from fastapi import APIRouter, Depends, Path, Request, Response
 
+from penstock.core import odata
 from penstock.core.caller import Caller
 from penstock.core.dataset.snapshot import Snapshot
 from penstock.core.names import DatasetName, parse_dataset_ref
+from penstock.core.odata.entity_set import JSON_OBJECTS, EntitySet
 from penstock.core.schema.type_names import to_fields
 from penstock.errors import Invalid, NotFound
 from penstock.rest.context import context_of
+from penstock.rest.odata_route import ODataRoute
 from penstock.rest.openapi import datasets as docs
 from penstock.rest.requests import bodies, media_types
 from penstock.rest.requests.bodies import CallerDep, UploadedFile
+from penstock.rest.requests.content_negotiation import negotiate_type
 from penstock.rest.requests.dataset_payload import parse_new_dataset
 from penstock.rest.requests.page_limits import (
     DEFAULT_DATASET_VERSIONS,
@@ -23,19 +27,33 @@ from penstock.rest.requests.page_limits import (
     MAX_PAGE_BYTES,
     MAX_ROWS,
 )
+from penstock.rest.requests.paging import POSITION_OPTIONS, next_page_link, page_options
 from penstock.rest.requests.preconditions import is_not_modified
-from penstock.rest.requests.query_params import bool_param, int_param, next_link, parse_columns, query_params
+from penstock.rest.requests.preferences import preference_headers, preferred_page_size
+from penstock.rest.requests.query_params import bool_param, int_param, parse_columns, query_params
 from penstock.rest.responses import odata_page, row_encoding
 from penstock.rest.route_execution import Lane, in_lane
 from penstock.service.datasets import alter, read, write
 from penstock.service.datasets.files import FileRows, read_files
 
-SELECTABLE = ("schema", "operation", "inserted", "updated", "deleted", "commit_no", "swept")  # not searchable
+ENTITY_SET = EntitySet(
+    "datasets",
+    "Dataset",
+    read.SEARCH_FIELDS,
+    {
+        "schema": JSON_OBJECTS,
+        "inserted": "Edm.Int64",
+        "updated": "Edm.Int64",
+        "deleted": "Edm.Int64",
+        "commit_no": "Edm.Int64",
+        "swept": "Edm.Boolean",
+    },
+)
 PAGE_BATCH_ROWS = 4 << 10  # read at once for a page, which needs few rows
 STREAM_BATCH_ROWS = 16 << 10  # of a stream: many slow clients may each hold a batch
 _UPLOADS = 8  # at once at most; each may hold such a part of the request memory beyond the budget
 
-router = APIRouter(prefix="/datasets", tags=["datasets"], route_class=in_lane(Lane.DATA))
+router = APIRouter(prefix="/datasets", tags=["datasets"], route_class=in_lane(Lane.DATA, ODataRoute))
 
 DatasetKey = Annotated[str, Path(description="The dataset's id, or its name: schema.table.", examples=["shop.orders"])]
 
@@ -44,7 +62,7 @@ DatasetKey = Annotated[str, Path(description="The dataset's id, or its name: sch
 def list_datasets(request: Request, caller: CallerDep) -> Response:
     ws = context_of(request).workspace
     return odata_page.search_response(
-        request, read.SEARCH_FIELDS, SELECTABLE, lambda options: read.search(ws, caller, options), Snapshot.as_dict
+        request, ENTITY_SET, lambda options: read.search(ws, caller, options), Snapshot.as_dict
     )
 
 
@@ -101,24 +119,28 @@ def schema(request: Request, caller: CallerDep, dataset: DatasetKey) -> Response
 
 @router.get("/{dataset}/history", **docs.LIST_VERSIONS)
 def history(request: Request, caller: CallerDep, dataset: DatasetKey) -> Response:
-    params = query_params(request)
-    top = min(int_param(params, "$top", DEFAULT_DATASET_VERSIONS), MAX_DATASET_VERSIONS)
+    options = page_options(request, default_items=DEFAULT_DATASET_VERSIONS, max_items=MAX_DATASET_VERSIONS)
+    before = int_param(query_params(request), "before")
+    if options.after is not None:
+        before = odata.integer_key(options.after)
     snapshot = find_dataset(request, caller, dataset)
-    ws, before = context_of(request).workspace, int_param(params, "before")
-    versions = read.versions(ws, caller, snapshot.dataset, limit=top + 1, before=before)
-    body: dict[str, Any] = {"value": [version.as_dict() for version in versions[:top]]}
-    if 0 < top < len(versions):
-        body["@odata.nextLink"] = next_link(request, {"before": versions[top - 1].number})
-    return media_types.json_response(body)
+    ws = context_of(request).workspace
+    versions = read.versions(ws, caller, snapshot.dataset, limit=options.top + 1, before=before)
+    page = versions[: options.top]
+    body: dict[str, Any] = {"value": [version.as_dict() for version in page]}
+    if page and len(page) < len(versions):
+        body |= next_page_link(request, options, page[-1].number, len(page))
+    return media_types.json_response(body, headers=preference_headers(preferred_page_size(request)))
 
 
 @router.get("/{dataset}/rows", **docs.READ_ROWS)
 def read_rows(request: Request, caller: CallerDep, dataset: DatasetKey) -> Response:
     params = query_params(request)
     offers = [media_types.JSON, media_types.ARROW, media_types.PARQUET]
-    media_type = media_types.negotiate(request.headers.get("accept"), offers)
-    top, skip = min(int_param(params, "$top", DEFAULT_ROWS), MAX_ROWS), int_param(params, "$skip", 0)
-    if media_type != media_types.JSON and {"$top", "$skip"} & params.keys():
+    media_type = negotiate_type(request, offers)
+    options = page_options(request, default_items=DEFAULT_ROWS, max_items=MAX_ROWS)
+    skip = options.skip if options.after is None else odata.integer_key(options.after)
+    if media_type != media_types.JSON and POSITION_OPTIONS & params.keys():
         raise Invalid("paging_not_supported", {"media_type": media_type})
     snapshot = find_dataset(request, caller, dataset, int_param(params, "version"))
     columns = parse_columns(params["columns"]) if "columns" in params else None
@@ -132,11 +154,12 @@ def read_rows(request: Request, caller: CallerDep, dataset: DatasetKey) -> Respo
     reservation = ws.memory.reserve(caller)
     if not is_page:
         return row_encoding.RowStream(media_type, reader, headers, reservation=reservation)
-    batches, has_more = row_encoding.take_page(reader, skip, top, MAX_PAGE_BYTES)
+    batches, has_more = row_encoding.take_page(reader, skip, options.top, MAX_PAGE_BYTES)
     head = identify(snapshot)
-    if has_more and top:
-        end = skip + sum(batch.num_rows for batch in batches)
-        head["@odata.nextLink"] = next_link(request, {"version": snapshot.version.number, "$skip": end})
+    if has_more:
+        count = sum(batch.num_rows for batch in batches)
+        head |= next_page_link(request, options, skip + count, count, {"version": snapshot.version.number})
+    headers |= preference_headers(preferred_page_size(request))
     return row_encoding.rows_response(head, batches, headers, reservation)
 
 

@@ -6,10 +6,12 @@ from uuid import UUID
 from fastapi import APIRouter, Path, Request, Response
 
 from penstock.core.names import parse_uuid
+from penstock.core.odata.entity_set import JSON_OBJECT, JSON_OBJECTS, EntitySet
 from penstock.core.pipeline.definition import StoredPipeline
 from penstock.errors import NotFound
 from penstock.rest import problems
 from penstock.rest.context import context_of
+from penstock.rest.odata_route import ODataRoute
 from penstock.rest.openapi import examples
 from penstock.rest.openapi import pipelines as docs
 from penstock.rest.requests import media_types
@@ -19,9 +21,14 @@ from penstock.rest.responses import odata_page, revisions
 from penstock.rest.route_execution import Lane, in_lane
 from penstock.service.pipelines import definitions, planning
 
-SELECTABLE = ("working", "operations", "output")  # not searchable
+ENTITY_SET = EntitySet(
+    "pipelines",
+    "Pipeline",
+    definitions.SEARCH_FIELDS,
+    {"working": JSON_OBJECT, "operations": JSON_OBJECTS, "output": JSON_OBJECT},
+)
 
-router = APIRouter(prefix="/pipelines", tags=["pipelines"], route_class=in_lane(Lane.CATALOG))
+router = APIRouter(prefix="/pipelines", tags=["pipelines"], route_class=in_lane(Lane.CATALOG, ODataRoute))
 
 PipelineId = Annotated[str, Path(description="The pipeline's id.", examples=[examples.PIPELINE_ID])]
 
@@ -30,11 +37,7 @@ PipelineId = Annotated[str, Path(description="The pipeline's id.", examples=[exa
 def search(request: Request, caller: CallerDep) -> Response:
     ws = context_of(request).workspace
     return odata_page.search_response(
-        request,
-        definitions.SEARCH_FIELDS,
-        SELECTABLE,
-        lambda options: definitions.search(ws, caller, options),
-        StoredPipeline.as_json,
+        request, ENTITY_SET, lambda options: definitions.search(ws, caller, options), StoredPipeline.as_json
     )
 
 

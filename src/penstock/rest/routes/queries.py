@@ -6,9 +6,11 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
 
+from penstock.core.odata.entity_set import JSON_OBJECTS, EntitySet
 from penstock.core.registry.query import RegisteredQuery
 from penstock.errors import Invalid
 from penstock.rest.context import context_of
+from penstock.rest.odata_route import ODataRoute
 from penstock.rest.openapi import examples
 from penstock.rest.openapi import queries as docs
 from penstock.rest.requests import media_types
@@ -18,9 +20,20 @@ from penstock.rest.responses import odata_page, revisions
 from penstock.rest.route_execution import Lane, in_lane
 from penstock.service.queries import definitions
 
-SELECTABLE = ("sql", "parameters", "datasets", "state_changed_at")  # not searchable
+ENTITY_SET = EntitySet(
+    "queries",
+    "Query",
+    definitions.FIELDS,
+    {
+        "sql": "Edm.String",
+        "parameters": JSON_OBJECTS,
+        "datasets": JSON_OBJECTS,
+        "state_changed_at": "Edm.DateTimeOffset",
+    },
+    row_collections=("results",),
+)
 
-router = APIRouter(prefix="/queries", tags=["queries"], route_class=in_lane(Lane.CATALOG))
+router = APIRouter(prefix="/queries", tags=["queries"], route_class=in_lane(Lane.CATALOG, ODataRoute))
 
 QueryKey = Annotated[str, Path(description="The query's id, or its name.", examples=[examples.QUERY_ID])]
 
@@ -43,11 +56,7 @@ def parameter_values(payload: Mapping[str, Any]) -> dict[str, Any]:
 def search(request: Request, caller: CallerDep) -> Response:
     ws = context_of(request).workspace
     return odata_page.search_response(
-        request,
-        definitions.FIELDS,
-        SELECTABLE,
-        lambda options: definitions.search(ws, caller, options),
-        RegisteredQuery.as_json,
+        request, ENTITY_SET, lambda options: definitions.search(ws, caller, options), RegisteredQuery.as_json
     )
 
 

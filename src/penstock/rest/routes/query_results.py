@@ -17,9 +17,11 @@ from penstock.core.result_schema.field import is_list
 from penstock.core.schema.type_names import to_fields
 from penstock.errors import Invalid
 from penstock.rest.context import context_of
+from penstock.rest.odata_route import ODataRoute
 from penstock.rest.openapi import query_results as docs
 from penstock.rest.requests import media_types
 from penstock.rest.requests.bodies import Body, CallerDep, parse_json_object
+from penstock.rest.requests.content_negotiation import negotiate_type
 from penstock.rest.requests.page_limits import DEFAULT_ROWS, MAX_ROWS
 from penstock.rest.requests.preferences import preference_headers, preferred_page_size
 from penstock.rest.requests.version_pins import (
@@ -37,13 +39,13 @@ from penstock.service.queries.execution import DEFAULT_PAGE_BYTES, LoadedQuery, 
 _NO_LIMIT = 2**31  # rows; larger than any result
 _UTC_OFFSET = "(?:[Zz]|[+-][0-9]{2}:[0-9]{2})$"
 
-router = APIRouter(prefix="/queries", tags=["queries"], route_class=in_lane(Lane.COMPUTE))
+router = APIRouter(prefix="/queries", tags=["queries"], route_class=in_lane(Lane.COMPUTE, ODataRoute))
 
 
 @router.get("/{id}/results", **docs.RUN_QUERY)
 def results(request: Request, caller: CallerDep, id: QueryKey) -> Response:
     offers = [media_types.JSON, media_types.ARROW, media_types.PARQUET]
-    media_type = media_types.negotiate(request.headers.get("accept"), offers)
+    media_type = negotiate_type(request, offers)
     executor = context_of(request).query_executor
     loaded = executor.load(caller, id)
     query_request = _parse_request(request, loaded, paged=media_type == media_types.JSON)
@@ -89,16 +91,11 @@ def _parse_request(request: Request, loaded: LoadedQuery, *, paged: bool) -> Que
         pairs, loaded.odata_fields, default_top=default_top, max_top=max_top, preferred_page=preferred
     )
     if options.after is not None:
-        options = replace(options, skip=_parse_position(options.after, paged=paged), after=None)
+        if not paged:
+            raise odata.bad_token()
+        options = replace(options, skip=odata.integer_key(options.after, odata.MAX_SKIP), after=None)
     all_rows = not paged and not names & {"$top", "$skip"}
     return QueryRequest(options, parameters, pins, all_rows, DEFAULT_PAGE_BYTES if paged else None)
-
-
-def _parse_position(key: tuple[Any, ...], *, paged: bool) -> int:
-    match key:
-        case (int(skip),) if paged and not isinstance(skip, bool) and 0 < skip <= odata.MAX_SKIP:
-            return skip
-    raise odata.bad_token()
 
 
 def _parse_statement(payload: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -117,7 +114,7 @@ def _page_response(
     headers: dict[str, str],
 ) -> Response:
     path = f"queries/{loaded.query.id}/results"
-    head: dict[str, Any] = {"@odata.context": f"$metadata#{path}"}
+    head: dict[str, Any] = {"@odata.context": odata.collection_context(path, options.select)}
     if result.count is not None:
         head["@odata.count"] = result.count
     head["@penstock.versions"] = dict(result.versions)

@@ -8,10 +8,12 @@ from fastapi import APIRouter, Depends, Path, Request, Response
 
 from penstock.core import result_schema
 from penstock.core.caller import Role
+from penstock.core.odata.entity_set import JSON_OBJECT, EntitySet
 from penstock.core.registry import gts
 from penstock.core.registry.schema_entry import SchemaEntry
 from penstock.errors import Invalid
 from penstock.rest.context import context_of
+from penstock.rest.odata_route import ODataRoute
 from penstock.rest.openapi import examples
 from penstock.rest.openapi import result_schemas as docs
 from penstock.rest.problems import as_json
@@ -25,9 +27,14 @@ from penstock.rest.routes.datasets import open_upload
 from penstock.rest.routes.queries import parameter_values
 from penstock.service.registry import inference, schemas
 
-SELECTABLE = ("gts_id", "tenant_id", "metadata")  # not searchable
+ENTITY_SET = EntitySet(
+    "gts",
+    "ResultSchema",
+    schemas.SEARCH_FIELDS,
+    {"gts_id": "Edm.String", "tenant_id": "Edm.Guid", "metadata": JSON_OBJECT},
+)
 
-router = APIRouter(prefix="/gts", tags=["schemas"], route_class=in_lane(Lane.CATALOG))
+router = APIRouter(prefix="/gts", tags=["schemas"], route_class=in_lane(Lane.CATALOG, ODataRoute))
 
 SchemaKey = Annotated[
     str,
@@ -49,18 +56,20 @@ _PATCH_TYPES = {
 def search(request: Request, caller: CallerDep) -> Response:
     ws = context_of(request).workspace
     return odata_page.search_response(
-        request,
-        schemas.SEARCH_FIELDS,
-        SELECTABLE,
-        lambda options: schemas.search(ws, caller, options),
-        SchemaEntry.as_json,
+        request, ENTITY_SET, lambda options: schemas.search(ws, caller, options), SchemaEntry.as_json
     )
+
+
+@router.get("/$count", **docs.COUNT_SCHEMAS)
+def count(request: Request, caller: CallerDep) -> Response:
+    ws = context_of(request).workspace
+    return odata_page.count_response(request, ENTITY_SET, lambda options: schemas.search(ws, caller, options))
 
 
 @router.post("", status_code=201, **docs.CREATE_SCHEMA)
 def create(request: Request, caller: CallerDep, body: DeveloperBody) -> Response:
     entry = schemas.create(context_of(request).workspace, caller, parse_json(body))
-    return revisions.entity_response(entry, {"location": f"/gts/{entry.id}"}, 201)
+    return revisions.entity_response(entry, {"location": f"/gts/{entry.id}"}, 201, entity_set=ENTITY_SET)
 
 
 @router.post("/infer", **docs.INFER_SCHEMA)
@@ -96,7 +105,7 @@ def infer(
 @router.get("/{id}", **docs.SHOW_SCHEMA)
 def show(request: Request, caller: CallerDep, id: SchemaKey) -> Response:
     entry = schemas.show(context_of(request).workspace, caller, id)
-    return revisions.conditional_response(request, entry, _deprecation_headers(request, entry))
+    return revisions.conditional_response(request, entry, _deprecation_headers(request, entry), entity_set=ENTITY_SET)
 
 
 @router.put("/{id}", **docs.REPLACE_SCHEMA)
@@ -198,7 +207,7 @@ def _proposal(name: str, fields: tuple[result_schema.ResultField, ...]) -> dict[
 
 
 def _schema_response(request: Request, entry: SchemaEntry) -> Response:
-    return revisions.entity_response(entry, _deprecation_headers(request, entry))
+    return revisions.entity_response(entry, _deprecation_headers(request, entry), entity_set=ENTITY_SET)
 
 
 def _deprecation_headers(request: Request, entry: SchemaEntry) -> dict[str, str]:

@@ -6,10 +6,12 @@ from uuid import UUID
 from fastapi import APIRouter, Depends, Path, Request, Response
 
 from penstock.core.names import parse_uuid
+from penstock.core.odata.entity_set import JSON_OBJECT, JSON_OBJECTS, EntitySet
 from penstock.core.pipeline.run import ACTIVE_STATES, Run
 from penstock.errors import NotFound
 from penstock.rest import problems
 from penstock.rest.context import context_of
+from penstock.rest.odata_route import ODataRoute
 from penstock.rest.openapi import examples
 from penstock.rest.openapi import runs as docs
 from penstock.rest.requests import bodies, media_types
@@ -19,12 +21,25 @@ from penstock.rest.route_execution import Lane, in_lane
 from penstock.rest.routes.pipelines import PipelineId, parse_pipeline_id
 from penstock.service.pipelines import definitions, runs
 
-SELECTABLE = (
-    "created_by", "idempotency_key", "cancelling", "progress", "reads", "written", "commit_no", "results", "error",
-    "pipeline",
-)  # not searchable  # fmt: skip
+ENTITY_SET = EntitySet(
+    "runs",
+    "Run",
+    runs.SEARCH_FIELDS,
+    {
+        "created_by": "Edm.Guid",
+        "idempotency_key": "Edm.String",
+        "cancelling": "Edm.Boolean",
+        "progress": JSON_OBJECT,
+        "reads": JSON_OBJECTS,
+        "written": JSON_OBJECTS,
+        "commit_no": "Edm.Int64",
+        "results": JSON_OBJECTS,
+        "error": JSON_OBJECT,
+        "pipeline": JSON_OBJECT,
+    },
+)
 
-router = APIRouter(tags=["runs"], route_class=in_lane(Lane.CATALOG))
+router = APIRouter(tags=["runs"], route_class=in_lane(Lane.CATALOG, ODataRoute))
 
 EmptyBody = Annotated[None, Depends(bodies.require_empty_body)]
 RunId = Annotated[str, Path(description="The run's id.", examples=[examples.RUN_ID])]
@@ -44,7 +59,7 @@ def start(request: Request, caller: CallerDep, id: PipelineId, _body: EmptyBody)
 def search(request: Request, caller: CallerDep) -> Response:
     ws = context_of(request).workspace
     return odata_page.search_response(
-        request, runs.SEARCH_FIELDS, SELECTABLE, lambda options: runs.search(ws, caller, options), Run.as_json
+        request, ENTITY_SET, lambda options: runs.search(ws, caller, options), Run.as_json
     )
 
 

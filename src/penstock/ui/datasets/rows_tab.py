@@ -68,8 +68,8 @@ class RowsTab:
         request = self._request = (where, skip)
         version = self._dataset["version"]
         try:
-            response = await self._session.api.get_exact(
-                self._path, where=where or None, version=version, top=PAGE_ROWS, skip=skip
+            response = await self._session.api.get_page(
+                self._path, PAGE_ROWS, where=where or None, version=version, skip=skip
             )
         except ApiError as error:
             if error.status != 400:

@@ -45,7 +45,7 @@ class VersionsTab:
 
     async def _load(self, skip: int) -> None:
         before = self._newest - skip + 1  # version numbers have no gaps
-        response = await self._session.api.get(f"{self._path}/history", top=PAGE_VERSIONS, before=before)
+        response = await self._session.api.get_page(f"{self._path}/history", PAGE_VERSIONS, before=before)
         if self._results.is_deleted:
             return
         self._results.clear()

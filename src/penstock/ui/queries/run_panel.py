@@ -74,8 +74,7 @@ class RunPanel:
         self._filter.error = self._order.error = None
         self._set_status("Running…")
         try:
-            prefer = {"prefer": f"odata.maxpagesize={PAGE_ROWS}"}
-            response = (await self._api.request("GET", url, headers=prefer, exact_decimals=True)).body
+            response = await self._api.get_page(url, PAGE_ROWS)
         except ApiError as error:
             if error.status == 401:
                 raise

@@ -29,7 +29,7 @@ def nullable(schema: JsonSchema) -> JsonSchema:
 def page_of(items: JsonSchema) -> JsonSchema:
     """Return the schema of a page of search results. `$select` decides which members the items have."""
     return object_of(
-        {"@odata.context": TEXT, "value": array_of(items)}, {"@odata.count": COUNT, "@odata.nextLink": LINK}
+        {"@odata.context": LINK, "value": array_of(items)}, {"@odata.count": COUNT, "@odata.nextLink": LINK}
     )
 
 

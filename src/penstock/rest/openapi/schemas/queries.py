@@ -79,7 +79,7 @@ SCHEMAS: dict[str, JsonSchema] = {
     ),
     "QueryRevision": object_of({**REVISION_MEMBERS, **_DEFINITION_MEMBERS}),
     "QueryResults": object_of(
-        {"@odata.context": TEXT, **_ROWS_MEMBERS}, {"@odata.count": COUNT, "@odata.nextLink": LINK}
+        {"@odata.context": LINK, **_ROWS_MEMBERS}, {"@odata.count": COUNT, "@odata.nextLink": LINK}
     ),
     "PreviewSent": object_of({"sql": TEXT}, {"parameters": PARAMETER_VALUES}),
     "Preview": object_of(

@@ -8,6 +8,7 @@ from penstock.rest.openapi.schemas.base import (
     EXPECTED_VERSION,
     FLAG,
     IMMUTABLE,
+    LINK,
     NULLABLE_OBJECT,
     NULLABLE_TEXT,
     NULLABLE_UUID,
@@ -70,7 +71,9 @@ _ENTRY_MEMBERS = {
     "name": TEXT, **_DRAFT_MEMBERS, "version": POSITIVE_INTEGER, "state_changed_at": TIMESTAMP, **AUDIT_MEMBERS,
 }  # fmt: skip
 _NOTES_INPUT = {"description": NULLABLE_TEXT, "metadata": NULLABLE_OBJECT}
-_SERVER_MANAGED = dict.fromkeys(("id", "gts_id", "tenant_id", "state_changed_at", *AUDIT_MEMBERS), SERVER_MANAGED)
+_SERVER_MANAGED = dict.fromkeys(
+    ("@odata.context", "id", "gts_id", "tenant_id", "state_changed_at", *AUDIT_MEMBERS), SERVER_MANAGED
+)
 _IMMUTABLE = {"type_id": IMMUTABLE, "state": IMMUTABLE, "version": EXPECTED_VERSION}
 _DIFF_MEMBERS = {
     "members": array_of(TEXT), "fields": array_of(ref("Difference")), "compatible": FLAG, "breaking": array_of(ref("Difference")),
@@ -83,7 +86,7 @@ _ROW_ERROR = object_of(
 SCHEMAS: dict[str, JsonSchema] = {
     "Field": _FIELD,
     "FieldSent": _FIELD_INPUT,
-    "Schema": object_of(_ENTRY_MEMBERS),
+    "Schema": object_of({"@odata.context": LINK, **_ENTRY_MEMBERS}),
     "SchemaPage": page_of(object_of({}, _ENTRY_MEMBERS)),
     "SchemaSent": flat_or_wrapped(
         object_of(
