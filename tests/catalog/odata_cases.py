@@ -3,6 +3,7 @@
 A row is identified by its number `k`; its `tags` are rows of another table. Every case runs on every database.
 """
 
+import re
 from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Any
 from uuid import UUID
@@ -482,3 +483,27 @@ CASES: dict[str, list[int]] = {
     "tags/any(t: t/label eq 'red' or t/size eq 13)": [1, 5, 12, 13, 14],
     "tags/any(t: t/size ge 15 and t/label eq 'many')": [12],
 }
+
+_FLAG_IS_NULL = [3, 6, 10, 11, 14]
+_NULL_ROWS: dict[str, list[int]] = {
+    **dict.fromkeys(["flag", "not flag", "not not flag", "not (not flag)", "(flag)", "((flag))"], _FLAG_IS_NULL),
+    "true and flag": _FLAG_IS_NULL,
+    "flag or n eq 2": _FLAG_IS_NULL,
+    "not flag and n gt 0": [14],
+    "not (flag and n gt 0)": [14],
+    "not (flag or n gt 0)": [3, 6, 10, 11],
+    "n gt 0 and n lt 10 and flag": [14],
+    "not (n eq null or flag)": [3, 6, 14],
+    "not (n in (1, 2)) and flag": _FLAG_IS_NULL,
+    "not n in (1, 2) and flag": _FLAG_IS_NULL,
+    "flag and tags/any(t: t/size ge 1) or name eq null": [10],
+}  # of the cases that depend on a boolean field
+
+
+def null_rows(case: str) -> list[int]:
+    """Return the rows for which a case is null: a function of null is null, a comparison never is."""
+    function = re.fullmatch(r"(?:not ?)?\(?(?:contains|startswith|endswith)\((.*)\)", case)
+    if function is None:
+        return _NULL_ROWS.get(case, [])
+    arguments = re.findall(r"\b(name|note|null)\b", re.sub(r"'[^']*'", "", function[1]))
+    return [row["k"] for row in ROWS if any(row.get(argument) is None for argument in arguments)]

@@ -30,7 +30,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 
 from catalog import odata_oracle
-from catalog.odata_cases import CASES, FIELDS, ROWS
+from catalog.odata_cases import CASES, FIELDS, ROWS, null_rows
 from conftest import SOAK
 from penstock.catalog import tables
 from penstock.catalog.database import Database
@@ -159,6 +159,14 @@ def test_condition_is_true_false_or_null_for_every_row(db: Connection, text: str
     is_false, is_null = (found(db, options_text(f"({text}) eq {value}")) for value in ("false", "null"))
     assert sorted(is_false + is_null) == rest
     assert found(db, options_text(f"not ({text})")) == is_false
+
+
+@pytest.mark.parametrize("text", CASES)
+def test_condition_equals_false_where_it_is_neither_true_nor_null(db: Connection, text: str) -> None:
+    nulls = null_rows(text)
+    others = [row["k"] for row in ROWS if row["k"] not in CASES[text] + nulls]
+    assert found(db, options_text(f"({text}) eq null")) == nulls
+    assert found(db, options_text(f"({text}) eq false")) == others
 
 
 @pytest.mark.parametrize(

@@ -418,18 +418,39 @@ def test_killed_server_leaves_no_visible_rows_and_sweep_deletes_files(
 
 def test_read_outliving_its_transaction_returns_error(house: House) -> None:
     """The files of an ended transaction may be removed; a read that still needs them fails."""
-    table = house.table()
-    tx = house.begin()
-    wide = pa.table({"id": range(100_000), "word": ["so long that no window holds all of them"] * 100_000}, SCHEMA)
-    for _ in range(4):
-        ByGrpc(house.raw).put(table.insert(), wide, tx)
-    slow = house.raw.stream("DoGet", pb.Ticket(ticket=json.dumps(table.at).encode()), x_transaction_id=tx)
-    next(slow)
-    house.raw.act("rollback_transaction", {"transaction_id": tx})
+    slow = read_then_roll_back(house, row_ids=True)  # a read with row ids opens a file when the client needs it
     with pytest.raises(grpc.RpcError) as raised:
         list(slow)
-    assert to_refused(raised.value).code == "UNAVAILABLE"
-    assert to_refused(raised.value).sentence.startswith("A data file is missing")
+    assert_file_is_missing(raised.value)
+
+
+def test_read_ahead_outliving_its_transaction_returns_all_rows_or_error(house: House) -> None:
+    """The scan may have read all files before the rollback removes them."""
+    slow = read_then_roll_back(house, row_ids=False)
+    try:
+        messages = list(slow)
+    except grpc.RpcError as error:
+        assert_file_is_missing(error)
+    else:
+        assert len(messages) == 1 + 32  # the rows of the table, and a batch of each inserted file
+
+
+def read_then_roll_back(house: House, *, row_ids: bool) -> Any:
+    """Begin to read 32 files of a transaction, and roll it back: more than one batch and the gRPC window hold."""
+    table, tx = house.table(), house.begin()
+    rows = pa.table({"id": range(20_000), "word": ["so long that no window holds all of them"] * 20_000}, SCHEMA)
+    for _ in range(32):
+        ByGrpc(house.raw).put(table.insert(), rows, tx)
+    ticket = pb.Ticket(ticket=json.dumps({**table.at, "rowid": row_ids}).encode())
+    slow = house.raw.stream("DoGet", ticket, x_transaction_id=tx)
+    next(slow)  # the schema
+    house.raw.act("rollback_transaction", {"transaction_id": tx})
+    return slow
+
+
+def assert_file_is_missing(error: grpc.RpcError) -> None:
+    response = to_refused(error)
+    assert (response.code, response.sentence[:22]) == ("UNAVAILABLE", "A data file is missing")
 
 
 def test_descriptor_helper_matches_pyarrow() -> None:

@@ -1,4 +1,4 @@
-"""Distribute tests over processes: one runs all that need Spark, one all that need a browser, one all attacks on a server; others are assigned singly.
+"""Distribute tests over processes: one runs all that need Spark, one all that need a browser, one all attacks on a server, one all tests of the wheel; others are assigned singly.
 
 A worker process has collected its tests and can read their fixtures; the scheduling process has only their names. (The groups of pytest-xdist are made for this, but pytest 9.2 leaves them without effect: pytest-xdist, issue 1386.)
 """
@@ -18,6 +18,7 @@ _SHARES = {
     "spark_cluster": "spark",
     "chromium": "browser",
     "attacked_server": "overload",
+    "wheel": "package",  # three environments are installed once
 }  # by fixture
 _grouped: dict[str, str] = {}  # group by test id
 _groups_file = pytest.StashKey[Path]()
