@@ -24,6 +24,7 @@ _ERRORS = {
     ),
     403: _error("role_too_low", "Role analytics.developer is required", required_role=Role.DEVELOPER.claim),
     404: _error("append_001", MESSAGES["append_001"], dataset_id=examples.SOURCE_DATASET_ID),
+    406: _error("not_acceptable", "Cannot produce the requested media type. Available: application/json"),
     409: _error("read_only", "shop.orders is read-only", dataset="shop.orders"),
     413: _error("body_too_large", "The request body exceeds the limit of 4,194,304 bytes", limit=4_194_304),
     415: _error("unsupported_media_type", "The Content-Type header is missing. Accepted: application/json"),
