@@ -396,6 +396,7 @@ BODIES: list[tuple[dict[str, Any], int, str]] = [
     ({"content": b"{}", "headers": {"content-type": "text/plain"}}, 415, "UNSUPPORTED_MEDIA_TYPE"),
     ({"content": b"{}", "headers": {"content-type": "application/patch+json"}}, 415, "UNSUPPORTED_MEDIA_TYPE"),
     ({"content": b"{}", "headers": {**JSON, "content-encoding": "gzip"}}, 415, "UNSUPPORTED_MEDIA_TYPE"),
+    ({"json": append(ABSENT), "headers": {"accept": "text/csv"}}, 406, "NOT_ACCEPTABLE"),
     ({"content": b" " * (4 << 20) + b"{}", "headers": JSON}, 413, "BODY_TOO_LARGE"),
     ({"json": {"type": "append"}, "params": {"version": "1"}}, 400, "UNKNOWN_PARAMETER"),
     ({"json": append(ABSENT), "headers": {"idempotency-key": "x" * 300}}, 400, "BAD_IDEMPOTENCY_KEY"),
