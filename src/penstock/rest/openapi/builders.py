@@ -18,6 +18,7 @@ _HEADERS: dict[str, dict[str, Any]] = {
     "etag": {"description": "Version of the entity.", "schema": TEXT},
     "location": {"description": "URL of the entity.", "schema": LINK},
     "x-penstock-versions": {"description": "Dataset versions that were read.", "schema": TEXT},
+    "x-execution-id": {"description": "Id of the query execution.", "schema": TEXT},
     "www-authenticate": {"description": "Authentication scheme.", "schema": TEXT},
 }
 _ERROR_HEADERS = {401: ("www-authenticate",)}
