@@ -500,6 +500,10 @@ def test_query_transitions_appear_in_versions(visit: Visit, rest: httpx.Client) 
     admin.get_by_role("button", name="Delete").click()
     admin.get_by_role("dialog").get_by_role("button", name="Delete").click()
     expect(admin.get_by_text("No queries in these states.")).to_be_visible()
+    expect(admin.get_by_role("alert").filter(has_text="Deleted the query Regions.")).to_be_visible()
+    admin.reload()
+    expect(admin.get_by_text("No queries in these states.")).to_be_visible()
+    expect(admin.get_by_text("Deleted the query")).to_have_count(0)
     assert rest.get(f"/queries/{id}").status_code == 404
 
 

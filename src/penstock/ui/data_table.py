@@ -152,7 +152,7 @@ class DataTable(ui.table):
 
     def focus_header(self, column: str) -> None:
         """Set the focus to the header of a column, after a table has replaced the one that the user clicked."""
-        index = next((index for index, known in enumerate(self._table_columns) if known.name == column), None)
+        index = next((index for index, candidate in enumerate(self._table_columns) if candidate.name == column), None)
         if index is not None:
             self.client.run_javascript(_FOCUS_HEADER % (self.id, index))
 

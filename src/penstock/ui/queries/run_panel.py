@@ -62,7 +62,7 @@ class RunPanel:
         self._fields: Sequence[Mapping[str, Any]] = schema["fields"] if schema else ()
         self._schema = str(schema["name"]) if schema else "its schema"
         self._previous_urls: list[str] = []  # URLs of the previous pages
-        self._shown_order = ""  # $orderby of the rows that are shown
+        self._applied_order = ""  # $orderby of the rows that are shown
         self._table: result_view.ResultTable | None = None
         self._first_rows: list[int] = [0]  # number of the first row of each page
         self._entries = [to_entry(parameter) for parameter in query["parameters"]]
@@ -84,7 +84,7 @@ class RunPanel:
     async def run(self) -> None:
         """Run the query and show the first page."""
         self._previous_urls, self._first_rows = [], [0]
-        self._shown_order = self._order.value.strip()
+        self._applied_order = self._order.value.strip()
         await self._load(self._build_url())
 
     async def _sort(self, order: SortOrder) -> None:
@@ -141,7 +141,7 @@ class RunPanel:
                 self._query["name"],
                 paged=False,
                 on_sort=single_flight(self._sort),
-                order=parse_order(self._shown_order),
+                order=parse_order(self._applied_order),
             )
             show_pager(
                 first, len(rows), None, has_more=next_url is not None, on_move=single_flight(move), page_rows=PAGE_ROWS
