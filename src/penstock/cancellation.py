@@ -21,17 +21,26 @@ class CancelToken:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._callbacks: dict[object, Callable[[], object]] = {}
+        self._reason = "request_cancelled"
         self.is_cancelled = False
 
-    def cancel(self) -> None:
-        """Run the callbacks of the steps in progress. They must return quickly; a second call has no effect."""
+    def cancel(self, reason: str = "request_cancelled") -> None:
+        """Run the callbacks of the steps in progress. They must return quickly; a second call has no effect.
+
+        Args:
+            reason: of the error that the cancelled work raises
+        """
         with self._lock:
             if self.is_cancelled:
                 return
-            self.is_cancelled = True
+            self._reason, self.is_cancelled = reason, True
             callbacks = list(self._callbacks.values())
         for callback in callbacks:
             callback()
+
+    def error(self) -> Unsupported:
+        """Return the error of the cancelled work."""
+        return Unsupported(self._reason)
 
     @contextmanager
     def on_cancel(self, callback: Callable[[], object]) -> Iterator[None]:
@@ -58,9 +67,9 @@ def current() -> CancelToken | None:
 
 
 def raise_if_cancelled() -> None:
-    """Raise `Unsupported` if the current request was cancelled (request_cancelled)."""
+    """Raise `Unsupported` if the current request was cancelled (request_cancelled, query_cancelled)."""
     if (token := current()) and token.is_cancelled:
-        raise Unsupported("request_cancelled")
+        raise token.error()
 
 
 @contextmanager

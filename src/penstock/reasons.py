@@ -710,6 +710,12 @@ REASONS: dict[str, tuple[str, str]] = {
     "value_does_not_fit.frame": ("Invalid", "A value of the source does not fit the type of the target: {cause}"),
     "value_does_not_fit.duckdb": ("Invalid", "DuckDB cannot convert a value: {cause}"),
     # service
+    "bad_execution_id": ("Invalid", "The header x-execution-id must be one UUID, in lower case with hyphens"),
+    "execution_exists": (
+        "AlreadyExists",
+        "An execution with the id {execution_id} is active. Choose another id, or wait until it ends",
+    ),
+    "execution_not_found": ("NotFound", "No active execution has this id. It may have ended"),
     "bad_authorization.several_headers": (
         "Unauthenticated",
         "The request has more than one Authorization header. Send exactly one",
@@ -869,6 +875,7 @@ REASONS: dict[str, tuple[str, str]] = {
     ),
     "not_one_select.clause": ("Invalid", "A query may only select from datasets. The clause {clause} is not allowed"),
     "not_one_select.statement": ("Invalid", "A query must be exactly one SELECT statement"),
+    "query_cancelled": ("Unsupported", "The query was cancelled. Run it again if you need its result"),
     "query_does_not_fit": (
         "Invalid",
         "The result does not match the schema in {count:field}. First mismatch: {first}{hint}",

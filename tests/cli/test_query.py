@@ -2,7 +2,12 @@
 
 import io
 import json
+import os
+import select
 import shutil
+import signal
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +22,7 @@ from penstock.service.queries import definitions as query_definitions
 from penstock.service.registry import schemas
 from support.cli_runner import CliRunner
 
+PATIENCE_SECONDS = 120
 TX = [
     {"region": "EMEA", "amount": 10},
     {"region": "APAC", "amount": 20},
@@ -243,6 +249,47 @@ def test_query_top_and_skip_have_the_odata_range(workspace: CliRunner) -> None:
 
 
 # -- keeping -----------------------------------------------------------------------------------------------------------
+
+
+def test_query_interrupted_by_ctrl_c_exits_with_130_and_leaves_no_process(workspace: CliRunner) -> None:
+    workspace.env["PENSTOCK_QUERY_SECONDS"] = "3600"
+    process = workspace.process("query", "--sql", "SELECT sleep_ms(3600000)", start_new_session=True)
+    try:
+        fork_server = wait_for(lambda: next(iter(children_of(process.pid)), None))
+        # A process that has a query has connected to DuckDB, which starts threads.
+        wait_for(lambda: any(thread_count(pid) > 1 for pid in children_of(fork_server)))
+        ends = [os.pidfd_open(pid) for pid in (fork_server, *children_of(fork_server))]
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=PATIENCE_SECONDS)
+    finally:
+        process.kill()
+    assert (process.returncode, out) == (130, b"")
+    assert err.decode().strip() == "penstock: Interrupted. Nothing was written that was not reported"
+    for end in ends:
+        assert select.select([end], [], [], PATIENCE_SECONDS)[0], "a process outlived the command"
+        os.close(end)
+
+
+def children_of(pid: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def thread_count(pid: int) -> int:
+    try:
+        return len(os.listdir(f"/proc/{pid}/task"))
+    except OSError:
+        return 0
+
+
+def wait_for(condition: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "timeout"
+        time.sleep(0.02)
+    return value
 
 
 def test_queries_commands_create_to_delete(workspace: CliRunner) -> None:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import pyarrow.flight as flight
@@ -19,6 +20,7 @@ import pytest
 from penstock.rest.process_group import merge_metrics
 
 PATIENCE_SECONDS = 120
+LONG_QUERIES = {"PENSTOCK_QUERY_SECONDS": "3600", "PENSTOCK_HTTP_ANSWER_SECONDS": "3600"}
 
 
 def wait_for(condition: Callable[[], bool], what: str) -> None:
@@ -35,7 +37,7 @@ class Group:
         self.process = subprocess.Popen(
             [sys.executable, "-c", "from penstock.cli import main; main()", *command, *options],
             cwd=folder,
-            env={**environment, "PENSTOCK_DURABLE": "no"},
+            env={**environment, "PENSTOCK_DURABLE": "no", **LONG_QUERIES},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -106,6 +108,33 @@ def test_processes_share_ports_metrics_and_workspace(tmp_path: Path) -> None:
         _, err = server.process.communicate(timeout=PATIENCE_SECONDS)
         assert server.process.returncode == 0, err
         assert "Traceback" not in err
+
+
+def test_query_is_listed_and_cancelled_through_any_process(tmp_path: Path) -> None:
+    with group(tmp_path, "--no-ui", "--no-runs", "--no-flight") as server, ThreadPoolExecutor(4) as pool:
+        url = f"{server.http}/queries/executions"
+
+        def preview(id: str) -> httpx.Response:
+            return httpx.post(
+                f"{server.http}/queries/preview",
+                json={"sql": "SELECT sleep_ms(3600000)"},
+                headers={"x-execution-id": id},
+                timeout=PATIENCE_SECONDS,
+            )
+
+        def ids() -> set[str]:
+            return {execution["id"] for execution in httpx.get(url, timeout=PATIENCE_SECONDS).json()["value"]}
+
+        started = {str(uuid4()) for _ in range(4)}
+        futures = [pool.submit(preview, id) for id in started]
+        wait_for(lambda: ids() == started, "all executions in the list of any process")
+        for id in started:
+            responses = [httpx.delete(f"{url}/{id}", timeout=PATIENCE_SECONDS) for _ in range(2)]
+            assert responses[0].status_code == 204
+            assert responses[1].status_code in (204, 404)  # it may need a moment to end
+        assert {future.result(PATIENCE_SECONDS).json()["code"] for future in futures} == {"QUERY_CANCELLED"}
+        assert ids() == set()
+        assert served_requests(server.http) > 0
 
 
 def test_dead_process_is_started_again_and_others_go_on(tmp_path: Path) -> None:

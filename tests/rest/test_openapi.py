@@ -18,13 +18,15 @@ from schemathesis import Case, GenerationMode
 from schemathesis.schemas import APIOperation
 from schemathesis.specs.openapi.schemas import OpenApiSchema
 
-from penstock.core.caller import Role
+from penstock.cancellation import CancelToken
+from penstock.core.caller import Role, caller_from_claims
 from penstock.core.registry import gts
+from penstock.errors import Unsupported
 from penstock.rest.context import RestContext
 from penstock.rest.requests import media_types
 from penstock.rest.routes import api_docs
 from penstock.service.pipelines.run_worker import RunLimits, RunWorker
-from rest.rest_client import Client, bearer, token, wait_for_run
+from rest.rest_client import TENANT, Client, bearer, token, wait_for_run
 
 CALLERS = {
     "an admin": bearer(token(Role.ADMIN)),
@@ -191,7 +193,20 @@ def _references(value: Any) -> Iterator[str]:
 # --- responses match the document
 
 
-def test_successful_response_of_every_operation_matches_document(document: OpenApiSchema, client: Client) -> None:
+@pytest.fixture
+def execution_id(edge: RestContext) -> Iterator[str]:
+    """Register an execution of the caller until a test cancels it."""
+    caller = caller_from_claims({"sub": "ada", "tenant_id": str(TENANT), "roles": [Role.ADMIN.claim]})
+    with (
+        pytest.raises(Unsupported, match="cancelled"),
+        edge.query_executor.executions.register(caller, "totals", CancelToken()) as execution,
+    ):
+        yield str(execution.id)
+
+
+def test_successful_response_of_every_operation_matches_document(
+    document: OpenApiSchema, client: Client, execution_id: str
+) -> None:
     schema = client("POST", "/gts", json=SCHEMA, code=201).json()["id"]
     old = client("POST", "/gts", json={**SCHEMA, "name": "Old"}, code=201).json()["id"]
     older = client("POST", "/gts", json={**SCHEMA, "name": "Older"}, code=201).json()["id"]
@@ -278,6 +293,8 @@ def test_successful_response_of_every_operation_matches_document(document: OpenA
         ("POST /queries", {"body": {"entity": query(old, "More", description="d", state="DRAFT")}}, 201),
         ("GET /queries", {}, 200),
         ("GET /queries", {"query": {"$count": "true", "$top": "1", "$select": "id,sql,datasets"}}, 200),
+        ("GET /queries/executions", {}, 200),
+        ("DELETE /queries/executions/{id}", {"path_parameters": {"id": execution_id}}, 204),
         ("GET /queries/{id}", {"path_parameters": by_query}, 200),
         ("GET /queries/{id}", {"path_parameters": by_query, "headers": {"if-none-match": '"1"'}}, 304),
         ("GET /queries/{id}/results", {"path_parameters": by_query, "query": {"$top": "1", "$count": "true"}}, 200),

@@ -73,7 +73,7 @@ PATHS = (
        for tail in ("", "/rows", "/schema", "/history", "/profile", "/operations")]
     + ["/pipelines/validate", "/pipelines/<pipeline_id>", "/pipelines/<pipeline_id>/runs", "/pipelines/@"] * 2
     + ["/runs/<run_id>", "/runs/<run_id>/cancel"] * 2
-    + ["/queries/preview", "/queries/@"] * 2
+    + ["/queries/preview", "/queries/@", "/queries/executions", "/queries/executions/<run_id>"] * 2
     + [f"/queries/{key}{tail}" for key in ("<query_id>", "<query_name>")
        for tail in ("", "/results", "/versions", "/versions/1", "/transitions")]
 )  # fmt: skip

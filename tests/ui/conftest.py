@@ -163,9 +163,9 @@ def visit(service: Service, tenant: UUID, chromium: Browser) -> Iterator[Visit]:
     opened: list[tuple[BrowserContext, PageMonitor, Page]] = []
 
     def open_(path: str = "/", role: Role = Role.ADMIN, *, width: int = WIDE, dark: bool = False, user: str = "ada",
-              expect: tuple[str, ...] = (), sent: str | None = None) -> Page:  # fmt: skip
+              expect: tuple[str, ...] = (), sent: str | None = None, time_zone: str = "UTC") -> Page:  # fmt: skip
         context = chromium.new_context(
-            viewport={"width": width, "height": 900}, color_scheme="dark" if dark else "light"
+            viewport={"width": width, "height": 900}, color_scheme="dark" if dark else "light", timezone_id=time_zone
         )
         context.add_init_script(WIDTH)
         monitor = PageMonitor(context, service.address)

@@ -11,12 +11,14 @@ from nicegui.elements.upload_files import SmallFileUpload
 from playwright.sync_api import Locator, Page, expect
 
 from penstock.core.caller import Role
+from penstock.ui import formatting
 from penstock.ui.datasets.columns_tab import bin_labels, describe_histogram, format_share, has_histogram, to_table_row
 from penstock.ui.datasets.detail import describe_append, list_facts
 from penstock.ui.datasets.list import group_by_namespace
 from penstock.ui.datasets.rows_tab import example_filter
 from penstock.ui.datasets.upload import ChosenFile, detect_format
 from penstock.ui.datasets.versions_tab import chart_series
+from penstock.ui.time_zone import parse_zone
 from ui.conftest import NARROW, Service, Visit
 
 EVIL = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>{{7*7}}'
@@ -170,6 +172,42 @@ def test_rows_tab_pages_and_filters_rows(visit: Visit, rest: httpx.Client) -> No
     box.press("Enter")
     expect(page.get_by_text("No rows match the filter.")).to_be_visible()
     assert_harmless(page)
+
+
+def test_column_header_sorts_rows_of_the_page(visit: Visit, rest: httpx.Client) -> None:
+    make(rest, "shop.words", "id,word\n" + "".join(f"{n},w{n % 7}\n" for n in range(60)))
+    page = visit("/datasets/shop.words", Role.VIEWER)
+    page.get_by_role("tab", name="Rows").click()
+    table = page.get_by_role("region", name="Rows of shop.words")
+    header = table.get_by_role("columnheader", name="id")
+    expect(header).to_have_attribute("aria-sort", "none")
+    header.get_by_role("button").click()
+    expect(header).to_have_attribute("aria-sort", "ascending")
+    page.keyboard.press("Enter")
+    expect(header).to_have_attribute("aria-sort", "descending")
+    expect(table.get_by_role("row").nth(1)).to_contain_text("49")  # not 9: numbers are compared, not texts
+    expect(page.get_by_text("Only the rows of this page are sorted.")).to_be_visible()
+
+
+def test_timestamps_show_local_time_beside_utc(visit: Visit, rest: httpx.Client) -> None:
+    make(rest, "shop.words")
+    page = visit("/datasets/shop.words", Role.VIEWER, time_zone="Asia/Kolkata")
+    page.get_by_role("tab", name="Versions").click()
+    expect(
+        page.get_by_text(re.compile(r"^\d+ \w{3} \d{4}, \d\d:\d\d UTC \((\d+ \w{3}, )?\d\d:\d\d local\)$"))
+    ).to_be_visible()
+
+
+@pytest.mark.parametrize(
+    ("zone", "text"),
+    [
+        ("Europe/Berlin", "31 Jan 2026, 23:30 UTC (1 Feb, 00:30 local)"),
+        ("America/New_York", "31 Jan 2026, 23:30 UTC (18:30 local)"),
+        *((zone, "31 Jan 2026, 23:30 UTC") for zone in ("UTC", "Africa/Accra", "no/zone", "../etc/passwd", "a" * 99, "", 7, None)),
+    ],
+)  # fmt: skip
+def test_format_timestamp_adds_local_time_of_a_valid_zone(zone: Any, text: str) -> None:
+    assert formatting.format_timestamp("2026-01-31T23:30:00Z", parse_zone(zone)) == text
 
 
 def test_version_select_keeps_tab_and_filter_and_queries_that_version(visit: Visit, rest: httpx.Client) -> None:

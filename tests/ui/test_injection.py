@@ -38,7 +38,7 @@ PAGES = (  # paths, and whether the page shows a text of a user
     ("/queries/new?dataset=<img src=x onerror=window.hacked=1>&version=<b>", False),
 )
 DIALOGS = {  # buttons that open a dialog with a text of a user
-    "/schemas/{schema}": ("Delete", "Deprecate"),
+    "/schemas/{schema}": ("Deprecate",),
     "/schemas/{schema}/edit": ("Edit as JSON",),
     "/datasets/shop.odd": ("Show full value",),
     "/pipelines/{pipeline}": ("Delete",),
@@ -86,6 +86,12 @@ def test_no_page_renders_user_text_as_markup(visit: Visit, service: Service, ten
                 page.wait_for_function(SHOWS_USER_TEXT, arg="[role=tabpanel]")
             assert page.evaluate(NO_MARKUP) == [None, 0, 0], (path, name)
         assert page.evaluate(NO_MARKUP) == [None, 0, 0], path
+    page.goto(f"{service.address}/ui/schemas/{ids['unused']}")  # only a schema without queries can be deleted
+    page.get_by_role("button", name="Delete", exact=True).click()
+    page.wait_for_function(SHOWS_USER_TEXT, arg=".q-dialog")
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    expect(page.get_by_role("alert").filter(has_text="Deleted the schema")).to_contain_text(HOSTILE)
+    assert page.evaluate(NO_MARKUP) == [None, 0, 0]
 
 
 def _create_hostile_resources(rest: httpx.Client) -> dict[str, str]:
@@ -110,6 +116,7 @@ def _create_hostile_resources(rest: httpx.Client) -> dict[str, str]:
         },
     )
     post(f"/gts/{schema['id']}/transitions", {"to": "ACTIVE", "version": 1, "reason": HOSTILE})
+    unused = post("/gts", {"name": f"{HOSTILE} unused", "type_id": gts.QUERY_RETURNS, "fields": fields})
     query = post(
         "/queries",
         {
@@ -133,4 +140,10 @@ def _create_hostile_resources(rest: httpx.Client) -> dict[str, str]:
     )
     run = post(f"/pipelines/{pipeline['id']}/runs", None)
     post(f"/runs/{run['id']}/cancel", None)  # before it needs Spark
-    return {"schema": schema["id"], "query": query["id"], "pipeline": pipeline["id"], "run": run["id"]}
+    return {
+        "schema": schema["id"],
+        "unused": unused["id"],
+        "query": query["id"],
+        "pipeline": pipeline["id"],
+        "run": run["id"],
+    }

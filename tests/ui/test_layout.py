@@ -168,3 +168,23 @@ def test_dev_mode_needs_no_sign_in(tmp_path: Path, chromium: Browser) -> None:
 )
 def test_to_sentence_adds_capital_letter_and_full_stop(message: str, expected: str) -> None:
     assert to_sentence(message) == expected
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_keyboard_focus_is_visible_in_both_themes(visit: Visit, dark: bool) -> None:
+    page = visit("/schemas", dark=dark)
+    visited = set[str]()
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        name, style, width, in_field = page.evaluate(
+            """() => {
+              const element = document.activeElement, {outlineStyle, outlineWidth} = getComputedStyle(element);
+              return [element.tagName + element.textContent, outlineStyle, parseFloat(outlineWidth),
+                      element.closest(".q-field--focused") !== null];
+            }"""
+        )
+        if name.startswith("BODY"):
+            break
+        visited.add(name)
+        assert in_field or (style == "solid" and width >= 2), (name, style, width)
+    assert len(visited) > 5

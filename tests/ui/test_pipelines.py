@@ -329,7 +329,7 @@ def test_viewer_can_neither_change_nor_run_pipelines(visit: Visit, rest: httpx.C
     expect(page.get_by_role("button", name="Cancel run")).to_have_count(0)
     expect(page.get_by_role("button", name="Run again")).to_have_count(0)
     page.goto(page.url.replace(f"/runs/{waiting}", "/pipelines/new"))
-    expect(page.get_by_text("Your role can view pipelines")).to_be_visible()
+    expect(page.get_by_text("you need the role analytics.developer")).to_be_visible()
     expect(editor(page)).to_have_count(0)
 
 
@@ -457,6 +457,7 @@ def test_pipeline_editor_guards_unsaved_changes(visit: Visit, rest: httpx.Client
     page.get_by_role("button", name="Delete").click()
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     expect(page.get_by_text("No pipelines yet.")).to_be_visible()
+    expect(page.get_by_role("alert").filter(has_text="Deleted the pipeline year.")).to_be_visible()
     assert rest.get(f"/pipelines/{month}").status_code == 404
     assert dialogs == ["beforeunload"]
 

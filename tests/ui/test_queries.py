@@ -1,6 +1,8 @@
 """Query pages: write, preview, chart, validate, save, change and run SQL."""
 
+import csv
 import io
+import json
 from decimal import Decimal
 from typing import Any
 
@@ -15,10 +17,12 @@ from penstock.core.registry import gts
 from penstock.core.registry.lifecycle import LifecycleState
 from penstock.core.result_schema import FieldType
 from penstock.errors import Invalid
+from penstock.ui.data_table import SortOrder
 from penstock.ui.queries import (
     dataset_browser,
     parameter_form,
     result_view,
+    row_files,
     run_panel,
     save_form,
     sql_text,
@@ -249,6 +253,15 @@ def test_query_is_written_previewed_charted_validated_saved_and_run(visit: Visit
     table = pq.read_table(io.BytesIO(download.value.path().read_bytes()))
     assert download.value.suggested_filename == "Sales-by-region.parquet"
     assert table.to_pylist() == [{"region": "EMEA", "total": 130.0}]
+    page.get_by_label("Filter").fill("")
+    for name, text in (
+        ("CSV", "region,total\nEMEA,130.0\nAPAC,80.0\n"),
+        ("JSON", '[\n{"region": "EMEA", "total": 130.0},\n{"region": "APAC", "total": 80.0}\n]\n'),
+    ):
+        with page.expect_download() as download:
+            page.get_by_role("button", name=f"Download {name}").click()
+        assert download.value.suggested_filename == f"Sales-by-region.{name.lower()}"
+        assert download.value.path().read_text() == text
 
 
 def test_query_editor_shows_errors_at_their_inputs(visit: Visit, rest: httpx.Client) -> None:
@@ -320,6 +333,77 @@ def test_run_panel_reports_schema_mismatch_by_field_and_row(visit: Visit, rest: 
     page.get_by_label("Filter").fill("id gt 4")
     page.get_by_role("button", name="Run").click()
     expect(page.get_by_text("The result has no rows, so it matches Amounts.")).to_be_visible()
+
+
+def test_cancel_button_ends_running_query_and_preview(visit: Visit, rest: httpx.Client) -> None:
+    endless = "SELECT count(*) AS n FROM range(100000000000) t(i) WHERE i % 3 = 4"
+    id = _register_query(rest, "Endless", endless, _create_schema(rest, "Numbers", n="number"))
+    page = visit(f"/queries/{id}", Role.VIEWER)
+    cancel = page.get_by_role("button", name="Cancel")
+    for button in ("Run", "Preview"):
+        expect(cancel).to_have_count(0)
+        page.get_by_role("button", name=button, exact=True).click()
+        expect(page.get_by_role("status").filter(has_text="Running…")).to_be_visible()
+        cancel.click()
+        expect(page.get_by_role("alert").filter(has_text="The query was cancelled.")).to_be_visible()
+        expect(cancel).to_have_count(0)
+        expect(page.get_by_role("button", name=button, exact=True)).to_be_enabled()
+        assert rest.get("/queries/executions").json()["value"] == []
+        if button == "Run":
+            page.get_by_role("button", name="Try changes").click()
+
+
+def test_row_files_keep_digits_texts_and_missing_values() -> None:
+    rows: list[dict[str, Any]] = [
+        {"n": Decimal("12345678901234567890.10"), "s": 'a "b",\nc', "l": [Decimal("1.50"), None, "é"], "b": True},
+        {"n": None, "s": "", "l": None, "b": None},
+    ]
+    assert list(csv.reader(io.StringIO(row_files.to_csv(list(rows[0]), rows).decode(), newline=""))) == [
+        ["n", "s", "l", "b"],
+        ["12345678901234567890.10", 'a "b",\nc', '[1.50, null, "é"]', "true"],
+        ["", "", "", ""],
+    ]
+    assert json.loads(row_files.to_json((), rows), parse_float=Decimal) == rows
+    assert row_files.to_csv(["a"], []) == b"a\n"
+    assert json.loads(row_files.to_json((), [])) == []
+
+
+def test_sort_order_puts_numbers_before_texts_and_missing_values_last() -> None:
+    rows = [{"v": value} for value in ("b", Decimal("1.5"), None, 10, "a", 2.0, [1])]
+    ascending = [row["v"] for row in SortOrder("v").sort(rows)]
+    assert ascending == [Decimal("1.5"), 2.0, 10, [1], "a", "b", None]
+    assert [row["v"] for row in SortOrder("v", descending=True).sort(rows)] == [*ascending[-2::-1], None]
+    assert run_panel.parse_order(" total desc ") == SortOrder("total", descending=True)
+    assert run_panel.parse_order("total") == SortOrder("total")
+    assert run_panel.parse_order("a, b desc") is run_panel.parse_order("") is None
+
+
+def test_column_header_sorts_preview_and_result(visit: Visit, rest: httpx.Client) -> None:
+    rest.post("/datasets?name=shop.many", content="n\n" + "\n".join(map(str, range(250))), headers={"content-type": "text/csv"}).raise_for_status()  # fmt: skip
+    sql = "SELECT n, (n * 7) % 250 AS m FROM shop.many"
+    id = _register_query(rest, "Many", sql, _create_schema(rest, "Numbers", n="number", m="number"))
+    page = visit(f"/queries/{id}", Role.VIEWER)
+    for button, table_name in (("Run", "Many"), ("Preview", "Preview")):
+        page.get_by_role("button", name=button, exact=True).click()
+        table = page.get_by_label(table_name, exact=True)
+        header = table.get_by_role("columnheader", name="n · ")
+        expect(header).to_have_attribute("aria-sort", "none")
+        header.get_by_role("button").focus()
+        for order, first in (("ascending", "0"), ("descending", "249")):
+            page.keyboard.press("Enter")
+            expect(header).to_have_attribute("aria-sort", order)
+            expect(table.get_by_role("row").nth(1).get_by_role("cell").first).to_have_text(first)
+            expect(header.get_by_role("button")).to_be_focused()
+        other = table.get_by_role("columnheader", name="m · ")
+        other.get_by_role("button").click()
+        expect(other).to_have_attribute("aria-sort", "ascending")
+        expect(header).to_have_attribute("aria-sort", "none")
+        if button == "Run":
+            expect(page.get_by_label("Order by")).to_have_value("m")
+            page.get_by_label("Next page").click()
+            expect(table.get_by_role("row").nth(1).get_by_role("cell").nth(1)).to_have_text("100")
+            expect(other.get_by_role("button")).not_to_be_focused()
+            page.get_by_role("button", name="Try changes").click()
 
 
 def test_result_pages_keep_versions_of_first_page(visit: Visit, rest: httpx.Client) -> None:
@@ -416,6 +500,10 @@ def test_query_transitions_appear_in_versions(visit: Visit, rest: httpx.Client) 
     admin.get_by_role("button", name="Delete").click()
     admin.get_by_role("dialog").get_by_role("button", name="Delete").click()
     expect(admin.get_by_text("No queries in these states.")).to_be_visible()
+    expect(admin.get_by_role("alert").filter(has_text="Deleted the query Regions.")).to_be_visible()
+    admin.reload()
+    expect(admin.get_by_text("No queries in these states.")).to_be_visible()
+    expect(admin.get_by_text("Deleted the query")).to_have_count(0)
     assert rest.get(f"/queries/{id}").status_code == 404
 
 

@@ -190,6 +190,7 @@ def test_schema_transitions_with_reasons_and_delete(visit: Visit, rest: httpx.Cl
     page.get_by_role("button", name="Delete").click()
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     expect(page.get_by_text("No schemas in these states.")).to_be_visible()
+    expect(page.get_by_role("alert").filter(has_text="Deleted the schema")).to_be_visible()
     assert rest.get(f"/gts/{entry['id']}").status_code == 404
     page.goto(f"{service.address}/ui/schemas/{entry['id']}")
     expect(page.get_by_role("alert")).to_contain_text("Schema not found")
@@ -221,10 +222,10 @@ def test_schema_tabs_show_history_references_validation_and_json(visit: Visit, r
     page.get_by_role("tab", name="References").click()
     expect(page.get_by_text("1 query returns rows of this schema.")).to_be_visible()
     expect(page.get_by_role("link", name=name)).to_be_visible()
-    page.get_by_role("button", name="Delete").click()
-    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
-    expect(page.get_by_role("alert").filter(has_text="refer")).to_be_visible()
-    page.get_by_role("button", name="Close").click()
+    expect(page.get_by_role("button", name="Delete")).to_be_disabled()
+    expect(page.get_by_role("note")).to_contain_text(
+        "1 query refers to this schema, so it cannot be deleted or archived."
+    )
 
     page.get_by_role("tab", name="Validate rows").click()
     rows = page.get_by_label("Rows: a JSON array of objects")

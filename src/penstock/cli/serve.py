@@ -92,8 +92,9 @@ def serve(
     from penstock.errors import Invalid
     from penstock.rest.app import create_app
     from penstock.rest.context import HttpLimits, RestContext
-    from penstock.rest.process_group import PageRedirect
+    from penstock.rest.process_group import METRICS_ACTION, PageRedirect
     from penstock.rest.server import Server, Tls
+    from penstock.rest.sibling_executions import execution_handlers
     from penstock.service import memory_release
     from penstock.service.auth.tokens import TokenVerifier
     from penstock.service.engine_choice import stop_spark
@@ -149,7 +150,12 @@ def serve(
             app, host, http_port, rest_context.limits, tls, websockets=mount_ui is not None, sockets=sockets
         )
         if part:
-            part.group.listen(app.state.metrics.render)
+            part.group.listen(
+                {
+                    METRICS_ACTION: lambda _: app.state.metrics.render(),
+                    **execution_handlers(rest_context.query_executor.executions),
+                }
+            )
             if part.page_port:
                 app.add_middleware(PageRedirect, port=part.page_port)
         json_logs.log_to()

@@ -21,6 +21,7 @@ from penstock.rest.routes import (
     operations,
     pipelines,
     queries,
+    query_executions,
     query_results,
     result_schemas,
     runs,
@@ -29,6 +30,7 @@ from penstock.rest.routes import (
 
 ROUTERS = (
     result_schemas.router,
+    query_executions.router,  # before the queries: their ids and names match any path segment
     queries.router,
     query_results.router,
     datasets.router,

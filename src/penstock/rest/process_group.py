@@ -1,20 +1,26 @@
-"""The processes of one `penstock serve --processes N`: local sockets between them, and their metrics as one."""
+"""The processes of one `penstock serve --processes N`: requests between them over local sockets, and merged metrics."""
 
 import json
 import logging
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 _TIMEOUT_SECONDS = 2.0  # a process that does not answer is left out
 _MAX_BYTES = 16 << 20
+_MAX_REQUEST_BYTES = 64 << 10
 _EQUAL_IN_ALL = ("penstock_runs_queued",)  # gauges that every process reads from the catalog
+METRICS_ACTION = "metrics"
 _log = logging.getLogger(__name__)
+
+SiblingRequest = Mapping[str, Any]  # JSON members of a request to another process of the group
+SiblingHandler = Callable[[SiblingRequest], bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,50 +31,60 @@ class ProcessGroup:
     index: int
     count: int
 
-    def listen(self, answer: Callable[[], bytes]) -> None:
-        """Answer the siblings' requests for the metrics of this process, in a thread."""
+    def listen(self, handlers: Mapping[str, SiblingHandler]) -> None:
+        """Answer the requests of the siblings by their action, in a thread. Handlers must return quickly."""
         path = self._socket_path(self.index)
         path.unlink(missing_ok=True)  # of a process that died
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(str(path))
         listener.listen(self.count * 4)
-        threading.Thread(target=self._serve, args=(listener, answer), name="penstock group", daemon=True).start()
+        threading.Thread(target=self._serve, args=(listener, handlers), name="penstock group", daemon=True).start()
 
-    def fetch_others(self) -> list[bytes]:
-        """Return the metrics of the siblings that answer."""
+    def fetch_others(self, action: str, members: SiblingRequest | None = None) -> list[bytes]:
+        """Send a request to all siblings, and return the answers of those that answer."""
+        request = json.dumps({"action": action, **(members or {})}).encode()
         answers = []
         for index in range(self.count):
             if index == self.index:
                 continue
             try:
-                answers.append(self._fetch(index))
+                answers.append(self._fetch(index, request))
             except OSError as error:
                 _log.warning("process %d does not answer: %s", index, error)
         return answers
 
-    def _serve(self, listener: socket.socket, answer: Callable[[], bytes]) -> None:
+    def _serve(self, listener: socket.socket, handlers: Mapping[str, SiblingHandler]) -> None:
         while True:
             connection, _ = listener.accept()
             with connection:
                 connection.settimeout(_TIMEOUT_SECONDS)
                 try:
-                    connection.sendall(answer())
+                    request = json.loads(_receive_all(connection, _MAX_REQUEST_BYTES))
+                    connection.sendall(handlers[request["action"]](request))
                 except OSError as error:  # the sibling has gone
-                    _log.debug("a sibling did not wait for the metrics: %s", error)
+                    _log.debug("a sibling did not wait for the answer: %s", error)
+                except Exception:  # the thread must go on
+                    _log.exception("A request of a sibling failed")
 
-    def _fetch(self, index: int) -> bytes:
+    def _fetch(self, index: int, request: bytes) -> bytes:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(_TIMEOUT_SECONDS)
             connection.connect(str(self._socket_path(index)))
-            received = bytearray()
-            while chunk := connection.recv(1 << 16):
-                received += chunk
-                if len(received) > _MAX_BYTES:
-                    raise OSError("too many metrics")
-            return bytes(received)
+            connection.sendall(request)
+            connection.shutdown(socket.SHUT_WR)
+            return _receive_all(connection, _MAX_BYTES)
 
     def _socket_path(self, index: int) -> Path:
         return Path(self.folder) / f"{index}.sock"
+
+
+def _receive_all(connection: socket.socket, max_bytes: int) -> bytes:
+    received = bytearray()
+    while chunk := connection.recv(1 << 16):
+        received += chunk
+        if len(received) > max_bytes:
+            raise OSError("the message is too large")
+    return bytes(received)
 
 
 def merge_metrics(texts: Iterable[bytes]) -> bytes:

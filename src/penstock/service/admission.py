@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from penstock import cancellation
-from penstock.errors import Unavailable, Unsupported
+from penstock.cancellation import CancelToken
+from penstock.errors import Unavailable
 from penstock.service.fair_shares import Exhausted, FairShares, Shareholder
 
 _BUSY_REASONS = {Exhausted.PROCESS: "server_busy", Exhausted.TENANT: "tenant_busy", Exhausted.USER: "tenant_busy"}
@@ -28,7 +29,7 @@ class AdmissionControl:
 
         Raises:
             Unavailable: too much work waits already, or none ended in `seconds` (server_busy, tenant_busy)
-            Unsupported: the request was cancelled while it waited (request_cancelled)
+            Unsupported: the request was cancelled while it waited (request_cancelled, query_cancelled)
         """
         if exhausted := self._admitted.take(caller):
             raise Unavailable(_BUSY_REASONS[exhausted])
@@ -66,14 +67,15 @@ class _Waiter:
     weight: int
     loop: asyncio.AbstractEventLoop
     granted: "asyncio.Future[None]"
+    token: CancelToken | None
 
     @property
     def is_granted(self) -> bool:
         return self.granted.done() and not self.granted.cancelled() and self.granted.exception() is None
 
     def cancel(self) -> None:
-        if not self.granted.done():
-            self.granted.set_exception(Unsupported("request_cancelled"))
+        if self.token and not self.granted.done():
+            self.granted.set_exception(self.token.error())
 
 
 class AsyncAdmissionControl:
@@ -97,7 +99,7 @@ class AsyncAdmissionControl:
 
         Raises:
             Unavailable: too much work waits already, or none ended in `seconds` (server_busy, tenant_busy)
-            Unsupported: the request was cancelled while it waited (request_cancelled)
+            Unsupported: the request was cancelled while it waited (request_cancelled, query_cancelled)
         """
         weight = min(weight, self._running.user_capacity)
         if self._queue or self._running.take(caller, weight):
@@ -112,7 +114,7 @@ class AsyncAdmissionControl:
         if exhausted := self._waiting.take(caller):
             raise Unavailable(_BUSY_REASONS[exhausted])
         loop = asyncio.get_running_loop()
-        waiter = _Waiter(caller, weight, loop, loop.create_future())
+        waiter = _Waiter(caller, weight, loop, loop.create_future(), cancellation.current())
         self._queue.append(waiter)
         try:
             self._grant()

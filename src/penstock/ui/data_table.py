@@ -1,7 +1,8 @@
-"""Data table: rows as text, with links and accessible names. Long values are cut and can be opened in a dialog."""
+"""Data table: rows as text, sorted by a column, with links and accessible names. Long values are cut and can be opened in a dialog."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from nicegui import ui
@@ -22,6 +23,40 @@ _CELL = """
   @click="() => $parent.$emit('open-value', [props.row['#'], props.col.name])">{{ props.value }}</button>
 <span v-else>{{ props.value }}</span></q-td>
 """
+# The arrow of the sort order is CSS, so that it is not part of the column's name.
+_HEADER_CELL = """
+<q-th :props="props" :aria-sort="props.col.order"><button type="button" class="penstock-sort" :data-sort="props.col.name"
+  :data-order="props.col.order" title="Sort by this column"
+  @click="() => $parent.$emit('sort-by', props.col.name)">{{ props.col.label }}</button></q-th>
+"""
+# Header cells are drawn again whenever the page changes, which takes their focus away.
+_FOCUS_HEADER = """
+const focus = frames => {
+  const button = getHtmlElement(%d)?.querySelector('[data-sort="%d"]');
+  if (button && document.activeElement === document.body) button.focus();
+  if (frames) requestAnimationFrame(() => focus(frames - 1));
+};
+focus(100)
+"""
+
+
+@dataclass(frozen=True)
+class SortOrder:
+    """The column that rows are sorted by."""
+
+    column: str
+    descending: bool = False
+
+    def sort(self, rows: Sequence[Row]) -> list[Row]:
+        """Return the rows in this order: numbers, then texts; rows without a value are last."""
+        present = [row for row in rows if row.get(self.column) is not None]
+        absent = [row for row in rows if row.get(self.column) is None]
+        return [*sorted(present, key=lambda row: _sort_key(row[self.column]), reverse=self.descending), *absent]
+
+
+def _sort_key(value: Any) -> tuple[bool, Any]:
+    is_number = isinstance(value, int | float | Decimal)
+    return not is_number, value if is_number else formatting.format_value(value)
 
 
 @dataclass(frozen=True)
@@ -33,12 +68,29 @@ class TableColumn:
     format: Callable[[Any], str] = formatting.format_value
     align_right: bool = False  # for numbers
     link: Callable[[Row], str | None] | None = None  # returns the path that a row's value links to
+    sortable: bool = True  # in a table that can be sorted
 
 
 class DataTable(ui.table):
-    """A table with an accessible name."""
+    """A table with an accessible name.
 
-    def __init__(self, columns: Sequence[TableColumn], rows: Sequence[Row], name: str) -> None:
+    Args:
+        columns: The columns.
+        rows: The rows.
+        name: The accessible name.
+        on_sort: Called with the sort order that the user requests by a click on a column's header. Without it, the
+            columns cannot be sorted.
+        order: The current sort order of the rows.
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[TableColumn],
+        rows: Sequence[Row],
+        name: str,
+        on_sort: Callable[[SortOrder], Any] | None = None,
+        order: SortOrder | None = None,
+    ) -> None:
         super().__init__(
             columns=[
                 {
@@ -46,14 +98,20 @@ class DataTable(ui.table):
                     "label": column.label or column.name,
                     "field": str(index),
                     "align": "right" if column.align_right else "left",
+                    "order": _aria_sort(column, order),
                 }
                 for index, column in enumerate(columns)
             ],
             rows=[],
             row_key="#",
         )
-        self._table_columns = columns
+        self._table_columns, self._on_sort, self._order = columns, on_sort, order
         self.set_rows(rows)
+        if on_sort:
+            for index, column in enumerate(columns):
+                if column.sortable:
+                    self.add_slot(f"header-cell-{index}", _HEADER_CELL)
+            self.on("sort-by", lambda event: self._sort_by(event.args))
         self.on("open-value", lambda event: self._open_value(*event.args))
         self.props("flat bordered dense role=region tabindex=0").classes("w-full")
         with_label(self, name)
@@ -81,6 +139,23 @@ class DataTable(ui.table):
                 self._remaining_chars -= len(stored)
         return cells
 
+    async def _sort_by(self, column_index: str) -> None:
+        """Request the order of a column, or its reverse if the rows have it already."""
+        index = int(column_index) if isinstance(column_index, str) and column_index.isdecimal() else -1
+        if not 0 <= index < len(self._table_columns) or not self._table_columns[index].sortable or not self._on_sort:
+            return  # the browser sent an invalid index
+        name = self._table_columns[index].name
+        is_ascending = self._order is not None and self._order == SortOrder(name)
+        result = self._on_sort(SortOrder(name, descending=is_ascending))
+        if isinstance(result, Awaitable):
+            await result
+
+    def focus_header(self, column: str) -> None:
+        """Set the focus to the header of a column, after a table has replaced the one that the user clicked."""
+        index = next((index for index, candidate in enumerate(self._table_columns) if candidate.name == column), None)
+        if index is not None:
+            self.client.run_javascript(_FOCUS_HEADER % (self.id, index))
+
     async def _open_value(self, row_index: int, column_index: str) -> None:
         """Show a long value in a dialog."""
         text = self._long_values.get((row_index, column_index))
@@ -104,9 +179,22 @@ class DataTable(ui.table):
             )
 
 
-def show_table(columns: Sequence[TableColumn], rows: Sequence[Row], *, name: str) -> DataTable:
-    """Show rows as a table with an accessible name."""
-    return DataTable(columns, rows, name)
+def show_table(
+    columns: Sequence[TableColumn],
+    rows: Sequence[Row],
+    *,
+    name: str,
+    on_sort: Callable[[SortOrder], Any] | None = None,
+    order: SortOrder | None = None,
+) -> DataTable:
+    """Show rows as a table with an accessible name. With `on_sort`, the user can sort it."""
+    return DataTable(columns, rows, name, on_sort, order)
+
+
+def _aria_sort(column: TableColumn, order: SortOrder | None) -> str:
+    if order is None or order.column != column.name:
+        return "none"
+    return "descending" if order.descending else "ascending"
 
 
 def show_pager(

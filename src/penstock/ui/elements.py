@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from nicegui import ui
+from nicegui import app, ui
 
 from penstock.ui import formatting
 
@@ -17,6 +17,7 @@ SECTIONS = {
     "/queries": ("Queries", "manage_search"),
 }
 _NOTICE_MILLISECONDS = 5000
+_NOTICE_KEY = "notice"  # of the storage of a tab
 
 
 def with_label(element: E, label: str) -> E:
@@ -68,6 +69,17 @@ def notify(message: str, *, is_error: bool = False) -> None:
         close_button="Close" if is_error else False,
         timeout=0 if is_error else _NOTICE_MILLISECONDS,
     )
+
+
+def notify_on_next_page(message: str) -> None:
+    """Show a notice on the page that the browser opens next in this tab."""
+    app.storage.tab[_NOTICE_KEY] = message
+
+
+def show_pending_notice() -> None:
+    """Show the notice that the previous page has left."""
+    if message := app.storage.tab.pop(_NOTICE_KEY, None):
+        notify(message)
 
 
 def error_card(title: str, message: str, path: str | None = None) -> None:

@@ -1,7 +1,7 @@
 """Format numbers, sizes, timestamps and values for users."""
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from decimal import Decimal
 from typing import Any
 
@@ -34,10 +34,17 @@ def parse_timestamp(text: str | None) -> datetime | None:
     return datetime.fromisoformat(text.replace("Z", "+00:00")) if text else None
 
 
-def format_timestamp(text: str | None) -> str:
-    """Format a timestamp: `31 Jan 2026, 10:30 UTC`."""
+def format_timestamp(text: str | None, zone: tzinfo | None = None) -> str:
+    """Format a timestamp: `31 Jan 2026, 10:30 UTC`; in another time zone `31 Jan 2026, 23:30 UTC (1 Feb, 00:30 local)`."""
     at = parse_timestamp(text)
-    return f"{at.day} {at:%b %Y, %H:%M} UTC" if at else "–"
+    if at is None:
+        return "–"
+    utc, local = at.astimezone(UTC), at.astimezone(zone or UTC)
+    in_utc = f"{utc.day} {utc:%b %Y, %H:%M} UTC"
+    if utc.utcoffset() == local.utcoffset():
+        return in_utc
+    day = "" if utc.date() == local.date() else f"{local.day} {local:%b}, "
+    return f"{in_utc} ({day}{local:%H:%M} local)"
 
 
 def format_age(text: str | None, now: datetime | None = None) -> str:

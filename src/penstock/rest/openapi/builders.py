@@ -19,6 +19,7 @@ _HEADERS: dict[str, dict[str, Any]] = {
     "location": {"description": "URL of the entity.", "schema": LINK},
     "x-penstock-versions": {"description": "Dataset versions that were read.", "schema": TEXT},
     "odata-version": {"description": "Version of the OData protocol.", "schema": TEXT},
+    "x-execution-id": {"description": "Id of the query execution.", "schema": TEXT},
     "www-authenticate": {"description": "Authentication scheme.", "schema": TEXT},
 }
 _ERROR_HEADERS = {401: ("www-authenticate",)}

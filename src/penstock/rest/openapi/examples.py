@@ -63,6 +63,7 @@ SUCCEEDED_RUN = {
 }  # fmt: skip
 QUERY_ID = "9b1d5a3e-0c6f-4f0e-8a77-2f6f1c3b5d90"
 SQL = "SELECT region, sum(amount) AS total FROM shop.orders WHERE day >= $since GROUP BY region"
+EXECUTION_ID = "4d7a1c0e-93b2-4f5e-8c61-0e2b7d9a5f34"
 SCHEMA_ID = "7c0e6f0e-2d3c-4f0a-9d55-0a4f8f1b2c3d"
 
 _TEXT_ROWS = {"csv": "id,amount\n1,12.50\n", "jsonl": '{"id": 1, "amount": 12.50}\n'}  # binary formats have no example

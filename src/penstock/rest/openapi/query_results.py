@@ -3,9 +3,17 @@
 from typing import Any
 
 from penstock.rest.openapi import examples, parameters
-from penstock.rest.openapi.builders import Operation, Responses, describe_responses, json_body, query_parameter
+from penstock.rest.openapi.builders import (
+    Operation,
+    Responses,
+    describe_responses,
+    header_parameter,
+    json_body,
+    query_parameter,
+)
 from penstock.rest.openapi.schemas.base import BYTES, COUNT, FLAG, TEXT, ref
 from penstock.rest.requests import media_types
+from penstock.rest.requests.execution_id import EXECUTION_HEADER
 from penstock.rest.requests.page_limits import DEFAULT_ROWS, MAX_ROWS
 from penstock.rest.requests.version_pins import VERSIONS_HEADER, VERSIONS_PARAMETER
 from penstock.service.queries.execution import MAX_PREVIEW_ROWS
@@ -36,6 +44,11 @@ _QUERY_PARAMETERS: dict[str, Any] = {
     "explode": True,
     "example": {"since": "2026-01-01"},
 }
+_EXECUTION_ID = header_parameter(
+    EXECUTION_HEADER,
+    "Id of the execution, chosen by the client, to cancel it with DELETE /queries/executions/{id}. Default: a new UUID.",
+    example=examples.EXECUTION_ID,
+)
 
 
 def _results_responses() -> Responses:
@@ -44,7 +57,7 @@ def _results_responses() -> Responses:
         "The rows.",
         _PAGE,
         ref("QueryResults"),
-        headers=[VERSIONS_HEADER],
+        headers=[VERSIONS_HEADER, EXECUTION_HEADER],
         errors=[400, 403, 404, 406, 409],
     )
     responses[200]["content"] |= {media_types.ARROW: {"schema": BYTES}, media_types.PARQUET: {"schema": BYTES}}
@@ -79,6 +92,7 @@ RUN_QUERY: Operation = {
             ),
             query_parameter(VERSIONS_PARAMETER, "Versions of datasets. Default: the newest.", example="shop.orders:3"),
             _QUERY_PARAMETERS,
+            _EXECUTION_ID,
         ]
     },
 }
@@ -89,9 +103,15 @@ PREVIEW_SQL: Operation = {
         "JSON does not have are text."
     ),
     "responses": describe_responses(
-        200, "The rows.", _PREVIEW, ref("Preview"), headers=[VERSIONS_HEADER], errors=[400, 403, 404, 413, 415]
+        200,
+        "The rows.",
+        _PREVIEW,
+        ref("Preview"),
+        headers=[VERSIONS_HEADER, EXECUTION_HEADER],
+        errors=[400, 403, 404, 409, 413, 415],
     ),
     "openapi_extra": {
-        "requestBody": json_body("PreviewSent", {"sql": examples.SQL, "parameters": {"since": "2026-01-01"}})
+        "parameters": [_EXECUTION_ID],
+        "requestBody": json_body("PreviewSent", {"sql": examples.SQL, "parameters": {"since": "2026-01-01"}}),
     },
 }

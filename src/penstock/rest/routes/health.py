@@ -7,7 +7,7 @@ from penstock.errors import Unavailable
 from penstock.rest.context import context_of
 from penstock.rest.metrics import MEDIA_TYPE, Metrics
 from penstock.rest.openapi import service as docs
-from penstock.rest.process_group import ProcessGroup, merge_metrics
+from penstock.rest.process_group import METRICS_ACTION, ProcessGroup, merge_metrics
 from penstock.service.health import check_readiness
 
 router = APIRouter(tags=["service"])
@@ -33,4 +33,4 @@ def metrics(request: Request) -> Response:  # in a thread: the gauges of runs qu
     registry: Metrics = request.app.state.metrics
     group: ProcessGroup | None = context_of(request).group
     own = registry.render()
-    return Response(merge_metrics([own, *group.fetch_others()]) if group else own, media_type=MEDIA_TYPE)
+    return Response(merge_metrics([own, *group.fetch_others(METRICS_ACTION)]) if group else own, media_type=MEDIA_TYPE)

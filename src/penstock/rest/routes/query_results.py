@@ -1,7 +1,8 @@
 """Routes that run registered queries and preview SQL. Results are pages of JSON, or streams of all rows."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 from fastapi import APIRouter, Request, Response
 
+from penstock.cancellation import CancelToken
 from penstock.core import odata
 from penstock.core.caller import Caller
 from penstock.core.result_schema import FieldType, ResultField
@@ -22,6 +24,7 @@ from penstock.rest.openapi import query_results as docs
 from penstock.rest.requests import media_types
 from penstock.rest.requests.bodies import Body, CallerDep, parse_json_object
 from penstock.rest.requests.content_negotiation import negotiate_type
+from penstock.rest.requests.execution_id import EXECUTION_HEADER, requested_execution_id
 from penstock.rest.requests.page_limits import DEFAULT_ROWS, MAX_ROWS
 from penstock.rest.requests.preferences import preference_headers, preferred_page_size
 from penstock.rest.requests.version_pins import (
@@ -32,22 +35,46 @@ from penstock.rest.requests.version_pins import (
 )
 from penstock.rest.responses import row_encoding
 from penstock.rest.responses.revisions import deprecation_headers
-from penstock.rest.route_execution import Lane, in_lane
+from penstock.rest.route_execution import Lane
 from penstock.rest.routes.queries import QueryKey, parameter_values
 from penstock.service.queries.execution import DEFAULT_PAGE_BYTES, LoadedQuery, QueryRequest, QueryRows
+from penstock.service.queries.executions import PREVIEW, QueryExecution
 
 _NO_LIMIT = 2**31  # rows; larger than any result
 _UTC_OFFSET = "(?:[Zz]|[+-][0-9]{2}:[0-9]{2})$"
 
-router = APIRouter(prefix="/queries", tags=["queries"], route_class=in_lane(Lane.COMPUTE, ODataRoute))
+router = APIRouter(prefix="/queries", tags=["queries"], route_class=ODataRoute)
 
 
 @router.get("/{id}/results", **docs.RUN_QUERY)
-def results(request: Request, caller: CallerDep, id: QueryKey) -> Response:
+async def results(request: Request, caller: CallerDep, id: QueryKey) -> Response:
+    return await _execute(request, caller, id, partial(_run_query, request, caller, id))
+
+
+@router.post("/preview", **docs.PREVIEW_SQL)
+async def preview(request: Request, caller: CallerDep, body: Body) -> Response:
+    return await _execute(request, caller, PREVIEW, partial(_preview, request, caller, body))
+
+
+async def _execute(
+    request: Request, caller: Caller, query: str, work: Callable[[QueryExecution], Response]
+) -> Response:
+    """Run a query in a thread, as an execution that a person may cancel while it runs or waits."""
+    context = context_of(request)
+    token: CancelToken = request.state.cancel_token
+    executions = context.query_executor.executions
+    with executions.register(caller, query, token, requested_execution_id(request)) as execution:
+        response = await context.executor.run(request, caller, Lane.COMPUTE, partial(work, execution))
+    response.headers[EXECUTION_HEADER] = str(execution.id)
+    return response
+
+
+def _run_query(request: Request, caller: Caller, id: str, execution: QueryExecution) -> Response:
     offers = [media_types.JSON, media_types.ARROW, media_types.PARQUET]
     media_type = negotiate_type(request, offers)
     executor = context_of(request).query_executor
     loaded = executor.load(caller, id)
+    execution.query = loaded.query.draft.name
     query_request = _parse_request(request, loaded, paged=media_type == media_types.JSON)
     result = executor.run(caller, loaded, query_request)
     headers = {VERSIONS_HEADER: format_version_pins(result.versions), **deprecation_headers(loaded.query)}
@@ -60,8 +87,7 @@ def results(request: Request, caller: CallerDep, id: QueryKey) -> Response:
     return row_encoding.RowStream(media_type, result.table.to_reader(), headers, owner=result.table)
 
 
-@router.post("/preview", **docs.PREVIEW_SQL)
-def preview(request: Request, caller: CallerDep, body: Body) -> Response:
+def _preview(request: Request, caller: Caller, body: bytes, _execution: QueryExecution) -> Response:
     sql, parameters = _parse_statement(parse_json_object(body))
     result = context_of(request).query_executor.preview(caller, sql, parameters, DEFAULT_PAGE_BYTES)
     columns = [{"name": field["name"], "type": field["type"]} for field in to_fields(result.table.schema)]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock import cancellation
 from penstock.catalog.database import CatalogTransaction
 from penstock.catalog.result_schemas import schema_store
 from penstock.core import result_schema
@@ -23,6 +24,7 @@ from penstock.engines.duckdb import odata_sql
 from penstock.errors import NotFound, PenstockError, Unsupported
 from penstock.service.queries import inspection
 from penstock.service.queries.definitions import QueryInspection, load_query
+from penstock.service.queries.executions import ExecutionRegistry
 from penstock.service.queries.resolution import (
     DatasetResolver,
     check_pinned_versions,
@@ -87,6 +89,7 @@ class QueryExecutor:
 
     def __init__(self, ws: Workspace, sandbox: Sandbox | None = None, cache_bytes: int = 64 << 20) -> None:
         self._ws, self._sandbox = ws, sandbox or Sandbox(ws.data)
+        self.executions = ExecutionRegistry()
         self._resolver = DatasetResolver(ws, self._sandbox)
         self._cache = ResultCache[QueryRows](cache_bytes)
         self._columns = ResultCache[pa.Schema](_COLUMN_CACHE_BYTES)
@@ -299,7 +302,7 @@ class QueryExecutor:
         finally:
             seconds = time.monotonic() - start
             self._on_query(seconds)
-            with self._ws.db.write(caller) as tx:
+            with cancellation.active(None), self._ws.db.write(caller) as tx:  # a cancelled execution is recorded, too
                 tx.audit(action, {**facts, "milliseconds": round(seconds * 1000)})
 
 

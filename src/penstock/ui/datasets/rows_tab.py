@@ -8,7 +8,7 @@ from nicegui import ui
 from penstock.ui import formatting
 from penstock.ui.actions import show_errors, single_flight
 from penstock.ui.api_client import ApiError
-from penstock.ui.data_table import TableColumn, show_pager, show_table
+from penstock.ui.data_table import SortOrder, TableColumn, show_pager, show_table
 from penstock.ui.elements import empty_state
 from penstock.ui.session import PageSession
 
@@ -89,12 +89,26 @@ class RowsTab:
         if not rows and not skip:
             empty_state("No rows match the filter.")
             return
-        show_table(self._columns, rows, name=f"Rows of {self._dataset['name']}")
+        has_more = "@odata.nextLink" in response
+        container = ui.column().classes("w-full gap-2")
+
+        def show_sorted(order: SortOrder | None = None) -> None:
+            container.clear()
+            with container:
+                page_rows = order.sort(rows) if order else rows
+                name = f"Rows of {self._dataset['name']}"
+                table = show_table(self._columns, page_rows, name=name, on_sort=show_sorted, order=order)
+                if order:
+                    table.focus_header(order.column)
+                if order and (has_more or skip):
+                    ui.label("Only the rows of this page are sorted.").classes("text-sm quiet")
+
+        show_sorted()
         show_pager(
             skip,
             len(rows),
             total,
-            has_more="@odata.nextLink" in response,
+            has_more=has_more,
             on_move=show_errors(self._move),
             page_rows=PAGE_ROWS,
         )

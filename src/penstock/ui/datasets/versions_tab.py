@@ -9,6 +9,7 @@ from penstock.ui import charts, formatting
 from penstock.ui.actions import show_errors
 from penstock.ui.data_table import TableColumn, show_pager, show_table
 from penstock.ui.session import PageSession
+from penstock.ui.time_zone import format_timestamp
 
 PAGE_VERSIONS = 20
 MAX_CHART_VERSIONS = 100  # versions
@@ -27,7 +28,7 @@ class VersionsTab:
             TableColumn(
                 "version", "Version", link=lambda row: None if row["swept"] else f"{path}?version={row['version']}"
             ),
-            TableColumn("at", "Time", formatting.format_timestamp),
+            TableColumn("at", "Time", format_timestamp),
             TableColumn("author", "Author"),
             TableColumn("operation", "Operation"),
             *(TableColumn(name, name.capitalize(), formatting.format_count, align_right=True) for name in _COUNTS),

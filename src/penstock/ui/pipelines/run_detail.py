@@ -29,6 +29,7 @@ from penstock.ui.pipelines.run_steps import (
     list_steps,
 )
 from penstock.ui.session import PageSession
+from penstock.ui.time_zone import format_timestamp
 
 T = TypeVar("T")
 
@@ -165,7 +166,7 @@ def _describe(run: Run) -> str:
     duration = (
         f" · {word} {formatting.format_duration(run['started_at'], run['ended_at'])}" if run["started_at"] else ""
     )
-    return f"Requested by {run['author']}, {formatting.format_timestamp(run['created_at'])}{duration}"
+    return f"Requested by {run['author']}, {format_timestamp(run['created_at'])}{duration}"
 
 
 def _show_error(error: tuple[str, Details] | None) -> None:

@@ -11,11 +11,12 @@ from penstock.ui import formatting, lifecycle_badges
 from penstock.ui.actions import single_flight
 from penstock.ui.api_client import ApiError, path_segment
 from penstock.ui.dialogs import confirm
-from penstock.ui.elements import heading, notify, subheading, with_label
+from penstock.ui.elements import heading, notify_on_next_page, subheading, with_label
 from penstock.ui.layout import page
 from penstock.ui.queries.run_panel import RunPanel
 from penstock.ui.queries.save_form import diff_members, is_editable, show_diffs
 from penstock.ui.session import PageSession
+from penstock.ui.time_zone import format_timestamp
 
 _LIST = ("Queries", "/queries")
 _PAGE_REVISIONS = 20
@@ -65,7 +66,7 @@ def _show_actions(session: PageSession, query: Mapping[str, Any]) -> None:
             f"Delete the query {query['name']}? Its versions stay in the audit log.", "Delete", destructive=True
         ):
             await session.api.delete(path, if_match=f'"{query["version"]}"')
-            notify(f"Deleted {query['name']}.")
+            notify_on_next_page(f"Deleted the query {query['name']}.")
             ui.navigate.to("/queries")
 
     if session.has_role(Role.ADMIN):
@@ -122,9 +123,7 @@ class _RevisionList:
 def _show_revision(newer: Mapping[str, Any], older: Mapping[str, Any] | None) -> None:
     title = f"Version {newer['version']}: {newer['change']} by {newer['author']}"
     with (
-        ui.expansion(title, caption=formatting.format_timestamp(newer["changed_at"]))
-        .classes("w-full")
-        .props("dense") as expansion
+        ui.expansion(title, caption=format_timestamp(newer["changed_at"])).classes("w-full").props("dense") as expansion
     ):
         if newer["reason"]:
             ui.label(f"Reason: {newer['reason']}").classes("break-anywhere text-sm")

@@ -1,6 +1,6 @@
 """Result view: the rows of a query as a table and as a chart."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -9,7 +9,7 @@ from nicegui import ui
 
 from penstock.core.result_schema import FieldType
 from penstock.ui import charts, formatting
-from penstock.ui.data_table import TableColumn, show_pager, show_table
+from penstock.ui.data_table import SortOrder, TableColumn, show_pager, show_table
 from penstock.ui.elements import with_label
 
 PAGE_ROWS = 50  # rows of a table
@@ -71,16 +71,35 @@ def chart_points(rows: ResultRows, x: str, y: str) -> tuple[list[str], list[floa
     return [formatting.format_cell(row.get(x)) for row in first_rows], [_chart_value(row.get(y)) for row in first_rows]
 
 
-def show_result(rows: ResultRows, name: str, *, paged: bool = True) -> None:
-    """Show a table and a chart in tabs. With `paged=False` the rows are one page already."""
+def show_result(
+    rows: ResultRows,
+    name: str,
+    *,
+    paged: bool = True,
+    on_sort: Callable[[SortOrder], Any] | None = None,
+    order: SortOrder | None = None,
+) -> "ResultTable":
+    """Show a table and a chart in tabs.
+
+    Args:
+        rows: The rows.
+        name: Accessible name of the table.
+        paged: Show the rows in pages; False if they are one page already.
+        on_sort: Sorts the whole result; by default the rows are sorted here.
+        order: The sort order of the rows.
+
+    Returns:
+        The table.
+    """
     with ui.tabs().props("dense no-caps inline-label align=left").classes("w-full") as tabs:
         table = ui.tab("Table", icon="table_rows")
         chart = ui.tab("Chart", icon="bar_chart")
     with ui.tab_panels(tabs, value=table, animated=False).classes("w-full bg-transparent"):
         with ui.tab_panel(table).classes("p-0 pt-2"):
-            _ResultTable(rows, name, len(rows.values) if not paged else PAGE_ROWS)
+            result_table = ResultTable(rows, name, len(rows.values) if not paged else PAGE_ROWS, on_sort, order)
         with ui.tab_panel(chart).classes("p-0 pt-2"):
             _ResultChart(rows, name)
+    return result_table
 
 
 def show_error(message: str) -> None:
@@ -90,21 +109,53 @@ def show_error(message: str) -> None:
         ui.label(formatting.to_sentence(message)).classes("break-anywhere")
 
 
-class _ResultTable:
-    def __init__(self, rows: ResultRows, name: str, page_rows: int) -> None:
-        self._rows, self._name, self._page_rows = rows, name, max(page_rows, 1)
+class ResultTable:
+    """A table of rows in pages."""
+
+    def __init__(
+        self,
+        rows: ResultRows,
+        name: str,
+        page_rows: int,
+        on_sort: Callable[[SortOrder], Any] | None,
+        order: SortOrder | None,
+    ) -> None:
+        self._values: Sequence[Mapping[str, Any]] = rows.values
+        self._name, self._page_rows = name, max(page_rows, 1)
+        self._on_sort, self._order = on_sort or self._sort, order
         self._columns = [
-            TableColumn(column.name, f"{column.name} · {column.type}", align_right=column.is_number)
+            TableColumn(
+                column.name,
+                f"{column.name} · {column.type}",
+                align_right=column.is_number,
+                sortable=not column.type.startswith("list of"),
+            )
             for column in rows.columns
         ]
         self._container = ui.column().classes("w-full gap-2")
         self._move(0)
 
+    def focus_order(self) -> None:
+        """Set the focus to the header of the sorted column, which the user has clicked."""
+        if self._order:
+            self._table.focus_header(self._order.column)
+
+    def _sort(self, order: SortOrder) -> None:
+        self._values, self._order = order.sort(self._values), order
+        self._move(0)
+        self.focus_order()
+
     def _move(self, skip: int) -> None:
-        values, page_rows = self._rows.values, self._page_rows
+        values, page_rows = self._values, self._page_rows
         self._container.clear()
         with self._container:
-            show_table(self._columns, values[skip : skip + page_rows], name=self._name)
+            self._table = show_table(
+                self._columns,
+                values[skip : skip + page_rows],
+                name=self._name,
+                on_sort=self._on_sort,
+                order=self._order,
+            )
             if len(values) > page_rows:
                 rows_on_page = len(values[skip : skip + page_rows])
                 show_pager(

@@ -12,6 +12,7 @@ from penstock.ui.actions import show_errors, single_flight
 from penstock.ui.api_client import ApiError
 from penstock.ui.queries import result_view, sql_text, validation_report
 from penstock.ui.queries.dataset_browser import show_browser
+from penstock.ui.queries.execution_control import ExecutionControl
 from penstock.ui.queries.parameter_form import (
     VALUE_REQUIRED,
     ParameterEntry,
@@ -50,6 +51,7 @@ class SqlEditor:
                 with ui.row().classes("w-full items-center gap-3 flex-wrap"):
                     self._button = ui.button("Preview", icon="play_arrow", on_click=preview)
                     self._button.props("unelevated no-caps")
+                    self._control = ExecutionControl(session.api)
                     self._state = ui.label("").props("role=status").classes("break-anywhere")
                     ui.label(_HINT).classes("text-sm quiet max-md:hidden")
             self._side = ui.column().classes("lg:row-span-2 min-w-0 gap-2")
@@ -88,9 +90,7 @@ class SqlEditor:
         self._set_status("Running…", is_busy=True)
         status = ""
         try:
-            response = (
-                await self._session.api.request("POST", "/queries/preview", statement, exact_decimals=True)
-            ).body
+            response = (await self._control.request("POST", "/queries/preview", statement, exact_decimals=True)).body
         except ApiError as error:
             if error.status == 401:
                 raise

@@ -15,11 +15,12 @@ from penstock.ui.actions import single_flight
 from penstock.ui.api_client import ApiError, ApiResponse, path_segment
 from penstock.ui.data_table import TableColumn, show_table
 from penstock.ui.dialogs import confirm
-from penstock.ui.elements import empty_state, error_card, heading, notify, with_label
+from penstock.ui.elements import empty_state, error_card, heading, notify, notify_on_next_page, with_label
 from penstock.ui.layout import error_title, page
 from penstock.ui.schemas.history import show_history
 from penstock.ui.schemas.validate_tab import show_validate_tab
 from penstock.ui.session import PageSession
+from penstock.ui.time_zone import format_timestamp
 
 FIELDS = (
     TableColumn("name", "Name"),
@@ -50,20 +51,25 @@ class _SchemaPage:
         self._entry: Mapping[str, Any] = response.body
         self._container.clear()
         with self._container:
-            self._show_header(response)
+            self._show_header(response, await self._count_queries())
             await self._show_tabs()
 
-    def _show_header(self, response: ApiResponse) -> None:
+    async def _count_queries(self) -> int:
+        """Return the number of queries that refer to the schema, for users who could delete or archive it."""
+        if not self._session.has_role(Role.ADMIN):
+            return 0
+        return int((await self._session.api.get(f"{self._path}/references"))["query_count"])
+
+    def _show_header(self, response: ApiResponse, query_count: int) -> None:
         entry, state = self._entry, LifecycleState(self._entry["state"])
         with heading(entry["name"], parent=("Schemas", "/schemas")):
             if self._session.has_role(Role.ADMIN):
-                ui.button("Delete", icon="delete", on_click=single_flight(self._delete)).props(
-                    "flat no-caps color=negative"
-                )
+                delete = ui.button("Delete", icon="delete", on_click=single_flight(self._delete))
+                delete.props("flat no-caps color=negative").set_enabled(not query_count)
             for target, verb in lifecycle_badges.allowed_transitions(state, self._session.role):
-                ui.button(verb.capitalize(), on_click=single_flight(_bind(self._move, target, verb))).props(
-                    "outline no-caps"
-                )
+                move = ui.button(verb.capitalize(), on_click=single_flight(_bind(self._move, target, verb)))
+                move.props("outline no-caps")
+                move.set_enabled(target is not LifecycleState.ARCHIVED or not query_count)
             if self._session.has_role(Role.DEVELOPER) and EDITABLE[state]:
                 ui.button("Edit", icon="edit", on_click=lambda: ui.navigate.to(f"/schemas/{entry['id']}/edit")).props(
                     "unelevated no-caps"
@@ -78,9 +84,14 @@ class _SchemaPage:
                 copy = ui.button(icon="content_copy", on_click=lambda: ui.clipboard.write(entry["id"]))
                 copy.props('flat round dense size=sm aria-label="Copy id"')
         if sunset := response.headers.get("sunset"):
-            date = formatting.format_timestamp(parsedate_to_datetime(sunset).isoformat())
+            date = format_timestamp(parsedate_to_datetime(sunset).isoformat())
             ui.label(
                 f"New queries cannot use this schema. It will be archived on {date} unless a query still refers to it."
+            ).props("role=note")
+        if query_count:  # the reason why buttons are disabled
+            ui.label(
+                f"{formatting.format_count(query_count)} {'query refers' if query_count == 1 else 'queries refer'} to this "
+                "schema, so it cannot be deleted or archived. The tab References lists them."
             ).props("role=note")
         if entry["description"]:
             ui.label(entry["description"]).classes("whitespace-pre-wrap break-anywhere")
@@ -146,6 +157,7 @@ class _SchemaPage:
         question = f"Delete the schema “{self._entry['name']}”? This cannot be undone."
         if await confirm(question, "Delete", destructive=True):
             await self._session.api.delete(self._path, if_match=f'"{self._entry["version"]}"')
+            notify_on_next_page(f"Deleted the schema {self._entry['name']}.")
             ui.navigate.to("/schemas")
 
 

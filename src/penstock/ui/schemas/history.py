@@ -5,19 +5,20 @@ from typing import Any
 
 from nicegui import ui
 
-from penstock.ui import formatting, lifecycle_badges
+from penstock.ui import lifecycle_badges
 from penstock.ui.actions import show_errors
 from penstock.ui.api_client import ApiClient
 from penstock.ui.data_table import TableColumn, show_table
 from penstock.ui.elements import subheading
 from penstock.ui.schemas import diff_text
+from penstock.ui.time_zone import format_timestamp
 
 PAGE_VERSIONS = 50
 VERSIONS = (
     TableColumn("version", "Version"),
     TableColumn("change", "Change"),
     TableColumn("author", "Author"),
-    TableColumn("changed_at", "Time", formatting.format_timestamp),
+    TableColumn("changed_at", "Time", format_timestamp),
     TableColumn("state", "State", lifecycle_badges.state_label),
     TableColumn("reason", "Reason", lambda text: text or ""),
 )

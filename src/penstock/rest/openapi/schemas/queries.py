@@ -50,6 +50,7 @@ _OPTIONAL_INPUT = {
 }
 _SERVER_MANAGED = dict.fromkeys(("id", "datasets", "state_changed_at", *AUDIT_MEMBERS), SERVER_MANAGED)
 _VERSIONS_BY_DATASET: JsonSchema = {"type": "object", "additionalProperties": COUNT}
+_SECONDS: JsonSchema = {"type": "number", "minimum": 0}
 _ROWS_MEMBERS = {"@penstock.versions": _VERSIONS_BY_DATASET, "value": array_of(ANY_OBJECT)}
 
 SCHEMAS: dict[str, JsonSchema] = {
@@ -80,6 +81,10 @@ SCHEMAS: dict[str, JsonSchema] = {
     "QueryRevision": object_of({**REVISION_MEMBERS, **_DEFINITION_MEMBERS}),
     "QueryResults": object_of(
         {"@odata.context": LINK, **_ROWS_MEMBERS}, {"@odata.count": COUNT, "@odata.nextLink": LINK}
+    ),
+    "QueryExecutions": object_of({"value": array_of(ref("QueryExecution"))}),
+    "QueryExecution": object_of(
+        {"id": UUID, "query": TEXT, "user": TEXT, "started_at": TIMESTAMP, "seconds": _SECONDS}
     ),
     "PreviewSent": object_of({"sql": TEXT}, {"parameters": PARAMETER_VALUES}),
     "Preview": object_of(

@@ -89,7 +89,7 @@ class Sandbox:
         Raises:
             Unavailable: too many queries are running (server_busy, tenant_busy), or no process can be started
                 (sandbox_down)
-            Unsupported: the request was cancelled (request_cancelled)
+            Unsupported: the request was cancelled (request_cancelled, query_cancelled)
         """
         with self._admission.admit(caller, self.limits.seconds):
             fork_server, pid, sock, exit_status = self._take_process()

@@ -1,0 +1,308 @@
+"""Query executions over REST: list them, and cancel one while it runs or waits."""
+
+import asyncio
+import json
+import os
+import select
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import httpx
+import pytest
+
+from penstock.cancellation import CancelToken
+from penstock.core.caller import Caller, Role
+from penstock.errors import Unsupported
+from penstock.lake import Lake
+from penstock.rest.app import create_app
+from penstock.rest.context import HttpLimits, RestContext
+from penstock.rest.process_group import ProcessGroup
+from penstock.rest.route_execution import Lane
+from penstock.rest.sibling_executions import SiblingExecutions, execution_handlers
+from penstock.service.admission import AsyncAdmissionControl
+from penstock.service.queries.execution import QueryExecutor
+from penstock.service.queries.executions import ExecutionRegistry
+from penstock.service.queries.sandbox import QueryLimits, Sandbox
+from rest.rest_client import OTHER, TENANT, bearer, check_response, serve, token
+from rest.test_query_results import field, registered
+
+PATIENCE_SECONDS = 120
+LONG_SQL = "SELECT sleep_ms(3600000) AS n"
+ENDLESS_SQL = "SELECT count(*) AS n FROM range(100000000000) t(i) WHERE i % 3 = 4"  # its column has a type
+LIMITS = QueryLimits(seconds=3_600, cpu_seconds=3_600)
+
+
+def wait_for(condition: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "timeout"
+        time.sleep(0.02)
+    return value
+
+
+@dataclass
+class QueryService:
+    """A server with one query slot, and the processes that its queries have used."""
+
+    address: str
+    context: RestContext
+    processes: list[int]
+    pool: ThreadPoolExecutor
+
+    def send(
+        self, method: str, path: str, role: Role = Role.VIEWER, tenant: UUID = TENANT, user: str = "ada", **options: Any
+    ) -> httpx.Response:
+        headers = {**bearer(token(role, tenant, user)), **options.pop("headers", {})}
+        response = httpx.request(method, self.address + path, headers=headers, timeout=PATIENCE_SECONDS, **options)
+        check_response(response)
+        return response
+
+    def start(self, id: str, sql: str = LONG_SQL, **caller: Any) -> "Future[httpx.Response]":
+        """Preview a statement in the background, and wait until it is listed."""
+        headers = {"x-execution-id": id}
+        future = self.pool.submit(self.send, "POST", "/queries/preview", json={"sql": sql}, headers=headers, **caller)
+        wait_for(lambda: future.done() or id in self.ids(**{**caller, "role": Role.ADMIN}))
+        return future
+
+    def ids(self, **caller: Any) -> list[str]:
+        return [execution["id"] for execution in self.list(**caller)]
+
+    def list(self, **caller: Any) -> list[dict[str, Any]]:
+        response = self.send("GET", "/queries/executions", **caller)
+        assert response.status_code == 200, response.text
+        value: list[dict[str, Any]] = response.json()["value"]
+        return value
+
+    def cancel(self, id: str, **caller: Any) -> httpx.Response:
+        return self.send("DELETE", f"/queries/executions/{id}", **caller)
+
+
+@pytest.fixture
+def service(local: Lake, edge: RestContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[QueryService]:
+    sandbox = Sandbox(str(tmp_path / "data"), LIMITS, ready_processes=1, max_running=1, max_waiting=100)
+    take_process, processes = sandbox._take_process, list[int]()
+
+    def recorded() -> Any:
+        taken = take_process()
+        processes.append(taken[1])
+        return taken
+
+    monkeypatch.setattr(sandbox, "_take_process", recorded)
+    limits = HttpLimits(response_timeout_seconds=3_600)
+    context = replace(edge, query_executor=QueryExecutor(local._workspace, sandbox), limits=limits)
+    with serve(create_app(context), limits) as address, ThreadPoolExecutor(8) as pool:
+        service = QueryService(address, context, processes, pool)
+        try:
+            yield service
+        finally:
+            for id in service.ids(role=Role.ADMIN):
+                service.cancel(id, role=Role.ADMIN)
+    sandbox.close()
+
+
+def assert_cancelled(response: httpx.Response) -> None:
+    assert response.status_code == 409, response.text
+    assert response.json()["code"] == "QUERY_CANCELLED"
+    assert "retry-after" not in response.headers
+
+
+def assert_ended(process: int) -> None:
+    try:
+        end = os.pidfd_open(process)
+    except ProcessLookupError:
+        return
+    try:
+        assert select.select([end], [], [], PATIENCE_SECONDS)[0], "the sandbox process runs"
+    finally:
+        os.close(end)
+
+
+def test_cancel_kills_the_running_query_and_frees_its_slot(service: QueryService) -> None:
+    id, waiting_id = str(uuid4()), str(uuid4())
+    running = service.start(id)
+    (process,) = wait_for(lambda: service.processes)
+    waiting = service.start(waiting_id)
+    executions = service.list()
+    assert [execution["id"] for execution in executions] == [id, waiting_id]
+    assert [(execution["query"], execution["user"]) for execution in executions] == [("preview", "ada")] * 2
+    assert executions[0]["seconds"] >= executions[1]["seconds"]
+    assert service.cancel(waiting_id).status_code == 204
+    assert_cancelled(waiting.result(PATIENCE_SECONDS))
+    assert service.processes == [process]  # the waiting query never had one
+    assert service.ids() == [id]
+    assert not running.done()
+    assert service.cancel(id).status_code == 204
+    assert_cancelled(running.result(PATIENCE_SECONDS))
+    assert_ended(process)
+    assert service.list() == []
+    response = service.send("POST", "/queries/preview", json={"sql": "SELECT 1 AS n"})
+    assert response.json()["value"] == [{"n": 1}]
+    assert str(UUID(response.headers["x-execution-id"])) == response.headers["x-execution-id"]
+    assert service.context.executor.counts()["compute"] == (0, 0)
+
+
+def test_cancel_registered_query_shows_its_name_and_is_audited(service: QueryService, local: Lake) -> None:
+    def client(method: str, path: str, *, code: int = 200, **options: Any) -> httpx.Response:
+        response = service.send(method, path, Role.ADMIN, **options)
+        assert response.status_code == code, response.text
+        return response
+
+    path = registered(client, ENDLESS_SQL, [field("n")], name="long one")  # type: ignore[arg-type]
+    id = str(uuid4())
+    future = service.pool.submit(service.send, "GET", path, headers={"x-execution-id": id})
+    wait_for(lambda: [execution["query"] for execution in service.list()] == ["long one"])
+    assert service.cancel(id, role=Role.ADMIN, user="eve").status_code == 204
+    assert_cancelled(future.result(PATIENCE_SECONDS))
+    with sqlite3.connect(str(local._workspace.db.url.database)) as catalog:
+        rows = catalog.execute("SELECT author, action, detail FROM audit WHERE action LIKE 'query.%'").fetchall()
+    details = {action: (author, json.loads(detail)) for author, action, detail in rows}
+    assert details["query.run"][0] == "ada"
+    assert details["query.run"][1]["refusal"] == "query_cancelled"
+    author, detail = details["query.cancel"]
+    assert (author, detail["execution_id"], detail["query"], detail["user"]) == ("eve", id, "long one", "ada")
+
+
+def test_cancel_of_an_execution_that_is_not_visible_equals_an_unknown_one(service: QueryService) -> None:
+    id, unknown = str(uuid4()), str(uuid4())
+    running = service.start(id)
+    callers: dict[str, dict[str, Any]] = {
+        "another user": {"user": "bob", "role": Role.DEVELOPER},
+        "admin of another tenant": {"tenant": OTHER, "role": Role.ADMIN},
+    }
+    for caller in callers.values():
+        assert service.list(**caller) == []
+        responses = [service.cancel(path, **caller) for path in (id, unknown, "malformed", "x" * 5_000, "%00")]
+        bodies = [response.json() for response in responses]
+        assert {response.status_code for response in responses} == {404}
+        assert all(body.pop("instance") for body in bodies)
+        assert all(body == bodies[0] for body in bodies)
+    assert service.ids() == service.ids(user="eve", role=Role.ADMIN) == [id]
+    assert service.cancel(id, user="eve", role=Role.ADMIN).status_code == 204
+    assert_cancelled(running.result(PATIENCE_SECONDS))
+    assert service.cancel(id).json()["code"] == "EXECUTION_NOT_FOUND"
+
+
+def test_execution_id_chosen_twice_conflicts_and_other_tenants_may_use_it(service: QueryService) -> None:
+    id = str(uuid4())
+    running = service.start(id)
+    for user in ("ada", "bob"):
+        response = service.start(id, user=user, sql="SELECT 1").result(PATIENCE_SECONDS)
+        assert (response.status_code, response.json()["code"]) == (409, "EXECUTION_EXISTS")
+    other = service.start(id, tenant=OTHER)
+    assert service.cancel(id).status_code == 204
+    assert_cancelled(running.result(PATIENCE_SECONDS))
+    assert service.ids(tenant=OTHER) == [id]
+    assert service.cancel(id, tenant=OTHER).status_code == 204
+    assert_cancelled(other.result(PATIENCE_SECONDS))
+
+
+@pytest.mark.parametrize("id", ["", "x", "0" * 32, f"{{{TENANT}}}", f"{TENANT}, {OTHER}", "9" * 20_000])
+def test_malformed_execution_id_is_rejected_before_the_query_runs(service: QueryService, id: str) -> None:
+    response = service.start(id).result(PATIENCE_SECONDS)
+    assert (response.status_code, response.json()["code"]) == (400, "BAD_EXECUTION_ID")
+    assert service.processes == []
+
+
+def test_repeated_execution_id_header_is_rejected(service: QueryService) -> None:
+    headers = [("x-execution-id", str(uuid4()))] * 2 + [*bearer(token()).items()]
+    response = httpx.post(f"{service.address}/queries/preview", json={"sql": "SELECT 1"}, headers=headers)
+    assert (response.status_code, response.json()["code"]) == (400, "BAD_EXECUTION_ID")
+
+
+def test_disconnected_client_leaves_no_execution(service: QueryService) -> None:
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(f"{service.address}/queries/preview", json={"sql": LONG_SQL}, headers=bearer(token()), timeout=1)
+    wait_for(lambda: not service.list())
+    for process in service.processes:
+        assert_ended(process)
+
+
+def test_request_that_waits_for_its_lane_can_be_cancelled(service: QueryService) -> None:
+    control = AsyncAdmissionControl(1, 8)
+    service.context.executor._admission[Lane.COMPUTE] = control
+    ids = [str(uuid4()) for _ in range(3)]
+    futures = [service.start(id) for id in ids]
+    assert (control.running, control.waiting) == (1, 2)
+    for id, future in [*zip(ids, futures, strict=True)][::-1]:
+        assert service.cancel(id).status_code == 204
+        assert_cancelled(future.result(PATIENCE_SECONDS))
+    wait_for(lambda: (control.running, control.waiting) == (0, 0))
+
+
+def test_hundreds_of_executions_are_listed_and_cancelled(service: QueryService) -> None:
+    """A storm of requests: each is answered, those above the limits with 429 or 503, and none is left."""
+    ids = [str(uuid4()) for _ in range(300)]
+
+    async def storm() -> list[int]:
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(base_url=service.address, timeout=PATIENCE_SECONDS, limits=limits) as client:
+
+            async def run(n: int, id: str) -> int:
+                headers = {**bearer(token(user=f"user-{n % 40}")), "x-execution-id": id}
+                response = await client.post("/queries/preview", json={"sql": LONG_SQL}, headers=headers)
+                return response.status_code
+
+            tasks = [asyncio.create_task(run(n, id)) for n, id in enumerate(ids)]
+            admin = bearer(token(Role.ADMIN))
+            while not all(task.done() for task in tasks):
+                active = (await client.get("/queries/executions", headers=admin)).json()["value"]
+                assert len(active) <= 200
+                for execution in active:
+                    response = await client.delete(f"/queries/executions/{execution['id']}", headers=admin)
+                    assert response.status_code in (204, 404)
+            return await asyncio.gather(*tasks)
+
+    statuses = asyncio.run(storm())
+    assert set(statuses) <= {409, 429, 503}
+    assert 409 in statuses
+    assert service.list() == []
+    assert service.send("POST", "/queries/preview", json={"sql": "SELECT 1 AS n"}).status_code == 200
+
+
+def test_query_named_executions_is_found_by_its_id(service: QueryService) -> None:
+    def client(method: str, path: str, *, code: int = 200, **options: Any) -> httpx.Response:
+        response = service.send(method, path, Role.ADMIN, **options)
+        assert response.status_code == code, response.text
+        return response
+
+    path = registered(client, "SELECT 1 AS n", [field("n")], name="executions")  # type: ignore[arg-type]
+    assert service.list() == []
+    assert client("GET", path.removesuffix("/results")).json()["name"] == "executions"
+    assert client("GET", "/queries/executions/results").json()["value"] == [{"n": 1}]
+
+
+def test_sibling_processes_list_and_cancel_the_executions_of_each_other(tmp_path: Path) -> None:
+    ada = Caller(TENANT, uuid4(), "ada \udc00 é", Role.VIEWER)
+    bob = Caller(TENANT, uuid4(), "bob", Role.DEVELOPER)
+    other_admin = Caller(OTHER, ada.user, "ada", Role.ADMIN)
+    folder = Path(f"/tmp/penstock-{os.getpid()}")  # the path of a socket is short
+    folder.mkdir()
+    try:
+        first, second = (ProcessGroup(str(folder), index, 2) for index in range(2))
+        registry, siblings = ExecutionRegistry(), SiblingExecutions(second)
+        first.listen(execution_handlers(registry))
+        cancel_token = CancelToken()
+        with pytest.raises(Unsupported, match="cancelled"), registry.register(ada, "totals", cancel_token) as execution:
+            assert [record.id for record in siblings.list(ada)] == [execution.id]
+            assert siblings.list(ada)[0].user == ada.name
+            for caller in (bob, other_admin):
+                assert siblings.list(caller) == []
+                assert siblings.cancel(caller, execution.id) is None
+            assert first.fetch_others("cancel_execution") == []  # the second process does not answer
+            assert second.fetch_others("unknown") == [b""]
+            assert not cancel_token.is_cancelled
+            assert siblings.cancel(ada, uuid4()) is None
+            cancelled = siblings.cancel(ada, execution.id)
+            assert cancelled
+            assert cancelled.query == "totals"
+        assert siblings.list(ada) == []
+    finally:
+        for file in folder.iterdir():
+            file.unlink()
+        folder.rmdir()
