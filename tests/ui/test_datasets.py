@@ -183,6 +183,7 @@ def test_column_header_sorts_rows_of_the_page(visit: Visit, rest: httpx.Client) 
     expect(header).to_have_attribute("aria-sort", "none")
     header.get_by_role("button").click()
     expect(header).to_have_attribute("aria-sort", "ascending")
+    expect(header.get_by_role("button")).to_be_focused()
     page.keyboard.press("Enter")
     expect(header).to_have_attribute("aria-sort", "descending")
     expect(table.get_by_role("row").nth(1)).to_contain_text("49")  # not 9: numbers are compared, not texts
