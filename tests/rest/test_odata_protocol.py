@@ -278,4 +278,9 @@ def test_every_route_of_an_entity_set_negotiates_the_version(app: FastAPI) -> No
     plain = {
         route.path for route in app.state.routes if route.path.startswith(roots) and not isinstance(route, ODataRoute)
     }
-    assert plain == {"/datasets/{dataset}/operations", "/datasets/{dataset}/profile"}
+    assert plain == {
+        "/datasets/{dataset}/operations",
+        "/datasets/{dataset}/profile",
+        "/queries/executions",
+        "/queries/executions/{id}",
+    }
