@@ -18,7 +18,7 @@ from penstock.ui.datasets.list import group_by_namespace
 from penstock.ui.datasets.rows_tab import example_filter
 from penstock.ui.datasets.upload import ChosenFile, detect_format
 from penstock.ui.datasets.versions_tab import chart_series
-from penstock.ui.time_zone import parse_zone
+from penstock.ui.time_zone import cookie_value, parse_zone
 from ui.conftest import NARROW, Service, Visit
 
 EVIL = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>{{7*7}}'
@@ -485,3 +485,18 @@ def test_describe_append_and_version_facts() -> None:
         [{"version": 1, "at": "2026-01-31T00:00:00Z", "rows": 3, "inserted": 3, "updated": 0, "deleted": 1}]
     )
     assert (labels, rows, changes) == (["v1 · 31 Jan"], [3], {"Inserted": [3], "Updated": [0], "Deleted": [1]})
+
+
+@pytest.mark.parametrize(
+    ("cookies", "zone"),
+    [
+        ("penstock_time_zone=Asia%2FKolkata", "Asia/Kolkata"),
+        ("a=b; penstock_time_zone=UTC; c=d", "UTC"),
+        ("", None),
+        ("other=1", None),
+        ("penstock_time_zone", None),
+        ("=;;\0", None),
+    ],
+)
+def test_cookie_value_reads_the_time_zone_of_the_browser(cookies: str, zone: str | None) -> None:
+    assert cookie_value({"HTTP_COOKIE": cookies}) == zone

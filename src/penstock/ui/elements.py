@@ -72,12 +72,15 @@ def notify(message: str, *, is_error: bool = False) -> None:
 
 
 def notify_on_next_page(message: str) -> None:
-    """Show a notice on the page that the browser opens next in this tab."""
-    app.storage.tab[_NOTICE_KEY] = message
+    """Show a notice on the page that the browser opens next in this tab, unless the tab is closed."""
+    if ui.context.client.has_socket_connection:
+        app.storage.tab[_NOTICE_KEY] = message
 
 
 def show_pending_notice() -> None:
-    """Show the notice that the previous page has left."""
+    """Show the notice that the previous page has left. It stays if the user has closed this page already."""
+    if not ui.context.client.has_socket_connection:
+        return
     if message := app.storage.tab.pop(_NOTICE_KEY, None):
         notify(message)
 

@@ -15,7 +15,6 @@ from penstock.ui.api_client import ApiError
 from penstock.ui.elements import SECTIONS, error_card, section_of, set_page_title, show_pending_notice
 from penstock.ui.session import PageSession, forget_token, open_session, stored_token, ui_context
 from penstock.ui.sign_in import show_sign_in, sign_out
-from penstock.ui.time_zone import load_time_zone
 
 P = ParamSpec("P")
 
@@ -59,7 +58,6 @@ def page(
                     return
                 try:
                     session = await open_session(token)
-                    await load_time_zone()
                     _show_user(frame, session, dark_mode)
                     with frame.content:
                         await fill(session, *args, **options)

@@ -1,26 +1,31 @@
-"""The time zone of the browser, for local times beside UTC."""
+"""The time zone of the browser, for local times beside UTC.
+
+The script of all pages stores its name in a cookie before the page opens its socket.
+"""
 
 import re
-from contextlib import suppress
 from datetime import tzinfo
+from http.cookies import CookieError, SimpleCookie
+from typing import Any
+from urllib.parse import unquote
 from zoneinfo import ZoneInfo
 
-from nicegui import app, ui
+from nicegui import ui
 
 from penstock.ui import formatting
 
-_ZONE_KEY = "time_zone"
+COOKIE_NAME = "penstock_time_zone"
 _ZONE_NAME = re.compile(r"[A-Za-z0-9_+/-]{1,64}")
-_BROWSER_SECONDS = 10.0  # time for the browser to answer; without an answer, times are in UTC only
 
 
-async def load_time_zone() -> None:
-    """Ask the browser for its time zone, once for each tab."""
-    if _ZONE_KEY in app.storage.tab:
-        return
-    with suppress(TimeoutError):
-        script = "return Intl.DateTimeFormat().resolvedOptions().timeZone"
-        app.storage.tab[_ZONE_KEY] = await ui.run_javascript(script, timeout=_BROWSER_SECONDS)
+def cookie_value(environ: dict[str, Any]) -> str | None:
+    """Return the name of the time zone in the cookies of a request; None if there is none."""
+    cookies = SimpleCookie()
+    try:
+        cookies.load(environ.get("HTTP_COOKIE", ""))
+    except CookieError:
+        return None
+    return unquote(cookies[COOKIE_NAME].value) if COOKIE_NAME in cookies else None
 
 
 def parse_zone(name: object) -> tzinfo | None:
@@ -35,4 +40,5 @@ def parse_zone(name: object) -> tzinfo | None:
 
 def format_timestamp(text: str | None) -> str:
     """Format a timestamp in UTC and in the time zone of the browser."""
-    return formatting.format_timestamp(text, parse_zone(app.storage.tab.get(_ZONE_KEY)))
+    zone = parse_zone(cookie_value(ui.context.client.environ or {}))  # of the request that opened the socket
+    return formatting.format_timestamp(text, zone)

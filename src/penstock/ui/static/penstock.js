@@ -1,5 +1,9 @@
 // Asks before the user leaves a page with unsaved changes (window.penstockUnsaved), and reports a lost page state.
+// Stores the time zone in a cookie, for local times beside UTC.
 (() => {
+  const timeZone = Intl.DateTimeFormat().resolvedOptions().timeZone || "";
+  document.cookie = `penstock_time_zone=${encodeURIComponent(timeZone)}; path=/ui; max-age=31536000; samesite=strict`;
+
   const RECONNECT_MILLISECONDS = 3000;
   let isLost = false;  // the connection was lost, and the service may have discarded the state of the page
   let reconnectTimer;
