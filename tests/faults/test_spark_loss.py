@@ -130,7 +130,7 @@ with penstock.open() as lake:
     append._write_files = killed_while_writing
     goal = 2
     rows_after.append(pipeline.run().results[0]["result"]["working_dataset_rows_after"])
-    goal, execution.MAX_SPARK_LOSSES = 3, 1
+    goal = 4
     try:
         pipeline.run(idempotency_key="lost")
     except Unavailable as error:
