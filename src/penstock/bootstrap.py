@@ -6,6 +6,7 @@ Outside `service`, only this module imports `catalog`, `storage` and `engines`.
 from penstock.catalog import migrate
 from penstock.catalog.database import Database
 from penstock.config import Settings
+from penstock.core.dataset.edit_policy import EditPolicy
 from penstock.service.memory_budget import MemoryBudget
 from penstock.service.queries import sandbox
 from penstock.service.queries.execution import QueryExecutor
@@ -27,6 +28,9 @@ def build_workspace(settings: Settings, folder: WorkspaceFolder) -> Workspace:
         FileSizing(file_bytes=settings.file_bytes, group_rows=settings.group_rows),
         WriteLimits(write_bytes=settings.write_bytes, batch_bytes=settings.batch_bytes),
         SparkConfig(settings.spark_master, settings.spark_conf or {}),
+        EditPolicy(
+            max_vector_bytes=settings.deletion_vector_bytes, max_deleted_percent=settings.deletion_vector_percent
+        ),
         MemoryBudget(settings.request_memory),
     )
 

@@ -53,6 +53,10 @@ def _parse_seconds(text: str) -> int:
     return _at_most(_MAX_SECONDS, _parse_positive(text))
 
 
+def _parse_percent(text: str) -> int:
+    return _at_most(100, _parse_positive(text))
+
+
 def _at_most(limit: int, number: int) -> int:
     if number > limit:
         raise ValueError(number)
@@ -89,6 +93,18 @@ class Settings:
     )
     file_bytes: int = _setting("PENSTOCK_FILE_BYTES", 128 << 20, "Target size of a data file in bytes.", _parse_bytes)
     group_rows: int = _setting("PENSTOCK_GROUP_ROWS", 128 << 10, "Rows in a Parquet row group.", _parse_positive)
+    deletion_vector_bytes: int = _setting(
+        "PENSTOCK_DELETION_VECTOR_BYTES",
+        256 << 10,
+        "Maximum size of the deletion vector of a data file in bytes. An edit beyond it rewrites the file.",
+        _parse_bytes,
+    )
+    deletion_vector_percent: int = _setting(
+        "PENSTOCK_DELETION_VECTOR_PERCENT",
+        20,
+        "Maximum percentage of a data file's rows that its deletion vector deletes. An edit beyond it rewrites the file.",
+        _parse_percent,
+    )
     write_bytes: int = _setting(
         "PENSTOCK_MAX_WRITE_BYTES",
         1 << 40,

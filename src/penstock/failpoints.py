@@ -16,6 +16,7 @@ STEPS = (
     "commit.numbered",  # the tenant's commit number is assigned
     "commit.versioned",  # (dataset, base + 1) is inserted: this writer has won
     "commit.removed",  # replaced files have an end version
+    "commit.marked",  # deletion vectors are inserted
     "commit.added",  # new files are inserted
     "commit.recorded",  # receipt and audit row are inserted
     "commit.ready",  # everything but COMMIT is done

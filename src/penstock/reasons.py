@@ -430,6 +430,11 @@ REASONS: dict[str, tuple[str, str]] = {
         "NotFound",
         "Schema not found",
     ),
+    "row_conflict": (
+        "Conflict",
+        "{author} changed {count:,} of the same rows of {name}{rows} in a version up to {version}. "
+        "Read them again and retry",
+    ),
     "stale_version": (
         "Conflict",
         "{name} is no longer at version {base}: {author} committed version {version} ({operation}). Read it again and retry",

@@ -1,7 +1,8 @@
 """Commit changes to one or more datasets in one SQL transaction, and drop datasets."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import UUID
@@ -9,14 +10,23 @@ from uuid import UUID
 from sqlalchemy import Row, and_, bindparam, select, update
 
 from penstock import failpoints
-from penstock.catalog import file_rows, queries, receipts, snapshots, writer_leases
+from penstock.catalog import deletion_vectors, file_rows, queries, receipts, snapshots, writer_leases
 from penstock.catalog.commit_numbers import take_commit_no
 from penstock.catalog.database import CatalogTransaction, Database
 from penstock.catalog.receipts import ReceiptsByKey
 from penstock.catalog.tables import dataset_schemas, dataset_versions, datasets
 from penstock.catalog.tenant_guard import insert_for_tenant, tenant_filter
 from penstock.core.caller import Caller
-from penstock.core.dataset.changes import Change, DatasetCommit, GroupMember, NewDataset, NewFile, Receipt, fingerprint
+from penstock.core.dataset.changes import (
+    Change,
+    DatasetCommit,
+    DeletedRows,
+    GroupMember,
+    NewDataset,
+    NewFile,
+    Receipt,
+    fingerprint,
+)
 from penstock.core.names import DatasetName, join_names
 from penstock.core.schema.type_names import to_fields
 from penstock.core.workspace_layout import dataset_folder
@@ -24,13 +34,14 @@ from penstock.errors import AlreadyExists, CommitStateUnknown, Conflict, Unsuppo
 
 _MAX_ATTEMPTS = 5  # of a transaction that the database aborted because of a deadlock or a serialization failure
 _MAX_LISTED_QUERIES = 100  # in the facts of an error
+_MAX_LISTED_ROWS = 20
 
 _d, _v = datasets.c, dataset_versions.c
 
 _SELECT_HEAD = (
     select(
         _d.schema_name, _d.table_name, _d.read_only, _d.row_ids, _d.locked_by, _d.locked_until,
-        _v.version, _v.schema_no, _v.operation, _v.author, _v.rows, _v.files, _v.bytes,
+        _v.version, _v.schema_no, _v.operation, _v.author, _v.rows, _v.files, _v.bytes, _v.deleted_rows, _v.vector_files,
     )
     .join_from(datasets, dataset_versions, and_(tenant_filter(dataset_versions), _v.dataset_id == _d.dataset_id))
     .where(tenant_filter(datasets), _d.dataset_id == bindparam("dataset"), _d.dropped_at.is_(None))
@@ -194,12 +205,17 @@ def _apply_change(tx: CatalogTransaction, change: Change, commit_no: int, lock_o
             )
         if head.version != change.base and not change.rebase:
             raise _stale_version(change, head)
-        base = _BaseVersion(head.version, head.schema_no, head.rows, head.files, head.bytes)
+        totals = _Totals(head.rows, head.files, head.bytes, head.deleted_rows, head.vector_files)
+        base = _BaseVersion(head.version, head.schema_no, totals)
         if change.empty:
-            return DatasetCommit(change.dataset, name, base.version, change.operation, base.rows)
+            return DatasetCommit(change.dataset, name, base.version, change.operation, base.totals.rows)
 
     version = base.version + 1
-    rows = base.rows + _sum(change.added, "rows") - _sum(change.removed, "rows")
+    try:
+        marks = deletion_vectors.plan(tx, change)
+    except deletion_vectors.RowsChanged as conflict:
+        raise _rows_changed(change, head, conflict.rows) from None
+    totals = _new_totals(base.totals, change, marks)
     inserted = tx.insert_if_absent(
         dataset_versions,
         dataset_id=change.dataset,
@@ -208,9 +224,7 @@ def _apply_change(tx: CatalogTransaction, change: Change, commit_no: int, lock_o
         schema_no=_resolve_schema_no(tx, change, base),
         operation=change.operation,
         **asdict(change.counts),
-        rows=rows,
-        files=base.files + len(change.added) - len(change.removed),
-        bytes=base.bytes + _sum(change.added, "bytes") - _sum(change.removed, "bytes"),
+        **asdict(totals),
         created_at=tx.now,
         created_by=tx.caller.user,
         author=tx.caller.name,
@@ -218,13 +232,29 @@ def _apply_change(tx: CatalogTransaction, change: Change, commit_no: int, lock_o
     if not inserted:
         raise _stale_version(change, _select_head(tx, change.dataset))
     failpoints.hit("commit.versioned")
-    if file_rows.end_files(tx, change, version) != len(change.removed):
+    ended = [*change.removed, *(mark.deleted.file for mark in marks if mark.drops_file)]
+    if file_rows.end_files(tx, change.dataset, [file.number for file in ended], version) != len(ended):
         raise _stale_version(change, head)
     failpoints.hit("commit.removed")
+    deletion_vectors.apply(tx, change.dataset, marks, version)
+    failpoints.hit("commit.marked")
     first_row_id = file_rows.insert_files(tx, change, version, row_ids=row_ids)
     failpoints.hit("commit.added")
     counts = asdict(change.counts)
-    return DatasetCommit(change.dataset, name, version, change.operation, rows, **counts, first_row_id=first_row_id)
+    return DatasetCommit(
+        change.dataset, name, version, change.operation, totals.rows, **counts, first_row_id=first_row_id
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Totals:
+    """Totals of a version, as in `dataset_versions`."""
+
+    rows: int = 0
+    files: int = 0
+    bytes: int = 0
+    deleted_rows: int = 0
+    vector_files: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,12 +263,34 @@ class _BaseVersion:
 
     version: int
     schema_no: int
-    rows: int
-    files: int
-    bytes: int
+    totals: _Totals
 
 
-_NO_VERSION = _BaseVersion(0, 0, 0, 0, 0)
+_NO_VERSION = _BaseVersion(0, 0, _Totals())
+
+
+def _new_totals(base: _Totals, change: Change, marks: Sequence[deletion_vectors.FileMark]) -> _Totals:
+    files = Counter(asdict(base))
+    for sign, parts in ((1, change.added), (-1, change.removed)):
+        for file in parts:
+            _add_file(files, sign, file, len(file.deleted) if file.deleted else 0)
+    for mark in marks:
+        file, touched = mark.deleted.file, len(mark.deleted.positions)
+        if mark.drops_file:
+            _add_file(files, -1, file, mark.deleted_before)
+        else:
+            files.update(rows=-touched, deleted_rows=touched, vector_files=int(not mark.deleted_before))
+    return _Totals(**files)
+
+
+def _add_file(totals: Counter[str], sign: int, file: NewFile, deleted: int) -> None:
+    totals.update(
+        rows=sign * (file.rows - deleted),
+        files=sign,
+        bytes=sign * file.bytes,
+        deleted_rows=sign * deleted,
+        vector_files=sign * bool(deleted),
+    )
 
 
 class _AlreadyCommitted(Exception):
@@ -304,6 +356,26 @@ def _stale_version(change: Change, head: Row[Any]) -> Conflict:
     )
 
 
+def _rows_changed(change: Change, head: Row[Any], rows: DeletedRows | None) -> Conflict:
+    if rows is None:
+        return _stale_version(change, head)
+    name, row_ids = _full_name(head), rows.list_row_ids(_MAX_LISTED_ROWS)
+    return Conflict(
+        "row_conflict",
+        {"name": name, "count": len(rows.positions), "version": head.version, "rows": _row_id_list(row_ids)},
+        dataset=name,
+        base=change.rows_read_at,
+        newest=head.version,
+        author=head.author,
+        conflicting_rows=len(rows.positions),
+        row_ids=row_ids,
+    )
+
+
+def _row_id_list(row_ids: Sequence[int]) -> str:
+    return f" (row ids {', '.join(map(str, row_ids[:5]))}{', …' if len(row_ids) > 5 else ''})" if row_ids else ""
+
+
 def _resolve_schema_no(tx: CatalogTransaction, change: Change, base: _BaseVersion) -> int:
     if not (change.alters_schema or change.create):
         return base.schema_no
@@ -311,7 +383,3 @@ def _resolve_schema_no(tx: CatalogTransaction, change: Change, base: _BaseVersio
     fields = json.dumps(to_fields(change.schema), ensure_ascii=False)
     tx.execute(_INSERT_SCHEMA, dataset_id=change.dataset, schema_no=number, fields=fields)
     return number
-
-
-def _sum(files: Iterable[NewFile], attribute: str) -> int:
-    return sum(getattr(file, attribute) for file in files)

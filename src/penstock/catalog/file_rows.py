@@ -1,11 +1,12 @@
 """Insert and end the rows of data files: the tables `data_files` and `file_ranges`."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 from uuid import UUID
 
 from sqlalchemy import bindparam, update
 
-from penstock.catalog import range_index, snapshots
+from penstock.catalog import deletion_vectors, range_index, snapshots
 from penstock.catalog.database import CatalogTransaction, Database, in_chunks
 from penstock.catalog.tables import data_files, datasets
 from penstock.catalog.tenant_guard import insert_for_tenant, tenant_filter
@@ -58,16 +59,17 @@ def reserve_row_ids(db: Database, caller: Caller, dataset: UUID, count: int) -> 
     return int(reserved.next_row_id) - count
 
 
-def end_files(tx: CatalogTransaction, change: Change, version: int) -> int:
-    """End the removed files of a change at a version, and remove them from the range index.
+def end_files(tx: CatalogTransaction, dataset: UUID, file_nos: Sequence[int], version: int) -> int:
+    """End files and their deletion vectors at a version, and remove the files from the range index.
 
     Returns:
         the number of files that were live until now
     """
     ended = 0
-    for file_nos in in_chunks([file.number for file in change.removed]):
-        ended += tx.execute(_END_FILES, dataset=change.dataset, numbers=file_nos, version=version)
-        range_index.remove(tx, change.dataset, file_nos)
+    for part in in_chunks(file_nos):
+        ended += tx.execute(_END_FILES, dataset=dataset, numbers=part, version=version)
+        range_index.remove(tx, dataset, part)
+        deletion_vectors.end(tx, dataset, part, version)
     return ended
 
 
@@ -91,7 +93,7 @@ def insert_files(tx: CatalogTransaction, change: Change, version: int, *, row_id
     )
     assert reserved is not None
     next_row_id, first_file_no = reserved.next_row_id - new_row_count, reserved.next_file_no - len(change.added)
-    file_rows, range_rows = [], []
+    file_rows, range_rows, vector_rows = [], [], []
     id_ranges: list[tuple[int, int]] = []  # first id and number of rows of each file whose ids are implicit
     for file_no, file in enumerate(change.added, first_file_no):
         first_row_id, row_id_range = file.first_row_id, file.row_ids
@@ -117,7 +119,10 @@ def insert_files(tx: CatalogTransaction, change: Change, version: int, *, row_id
             }
         )
         range_rows += range_index.rows_of_file(change.dataset, file_no, file, change.schema, row_id_range)
+        if file.deleted:
+            vector_rows.append(deletion_vectors.row_of_file(change.dataset, file_no, file.deleted, version))
     tx.insert_many(_INSERT_FILE, file_rows)
     range_index.insert(tx, range_rows)
+    deletion_vectors.insert(tx, vector_rows)
     contiguous = all(first + rows == following for (first, rows), (following, _) in pairwise(id_ranges))
     return id_ranges[0][0] if id_ranges and contiguous else None

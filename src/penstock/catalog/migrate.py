@@ -1,5 +1,6 @@
 """Create and migrate the tables of the catalog, and check that they are current."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from sqlalchemy import Connection, inspect, text
@@ -8,7 +9,7 @@ from sqlalchemy.exc import DBAPIError
 from penstock.catalog.database import APP_ROLE, TENANT_SETTING, Database
 from penstock.errors import Unsupported
 
-CURRENT_MIGRATION = "0001_initial"  # a test compares it with the folder of migrations
+CURRENT_MIGRATION = "0002_deletion_vectors"  # a test compares it with the folder of migrations
 # Migrations of development versions. Their tables have other names; there is no upgrade from them.
 _DEVELOPMENT_MIGRATIONS = frozenset(f"{number:04}" for number in range(1, 8))
 
@@ -72,7 +73,7 @@ def migrate(db: Database) -> tuple[str | None, str]:
     return before, CURRENT_MIGRATION
 
 
-def enable_row_security(connection: Connection, tables: list[str], *, append_only: list[str]) -> None:
+def enable_row_security(connection: Connection, tables: Sequence[str], *, append_only: Sequence[str] = ()) -> None:
     """PostgreSQL: grant the application role access to the tables, limited to the rows of its tenant."""
     connection.execute(
         text(  # roles belong to the whole server: another database may create the role at the same time

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from sqlalchemy import bindparam, delete, func, select, update
 
-from penstock.catalog import range_index
+from penstock.catalog import deletion_vectors, range_index
 from penstock.catalog.database import CatalogTransaction, in_chunks
 from penstock.catalog.tables import data_files, dataset_versions, datasets
 from penstock.catalog.tenant_guard import tenant_filter
@@ -115,8 +115,14 @@ def count_readable(tx: CatalogTransaction, dataset: UUID, horizon: int | None) -
 
 
 def mark_swept(tx: CatalogTransaction, dataset: UUID, horizon: int | None) -> int:
-    """Mark the versions below the horizon as swept, so that they cannot be read any more. Returns their number."""
-    return tx.execute(_MARK_SWEPT, dataset=dataset, horizon=_MAX_VERSION if horizon is None else horizon, now=tx.now)
+    """Mark the versions below the horizon as swept, and delete the deletion vectors that only they contain.
+
+    Returns:
+        the number of versions, which cannot be read any more
+    """
+    horizon = _MAX_VERSION if horizon is None else horizon
+    deletion_vectors.delete_expired(tx, dataset, horizon)
+    return tx.execute(_MARK_SWEPT, dataset=dataset, horizon=horizon, now=tx.now)
 
 
 def delete_files(tx: CatalogTransaction, dataset: UUID, files: Sequence[ExpiredFile]) -> None:
@@ -124,6 +130,7 @@ def delete_files(tx: CatalogTransaction, dataset: UUID, files: Sequence[ExpiredF
     for file_nos in in_chunks([file.number for file in files]):
         tx.execute(_DELETE_FILES, dataset=dataset, numbers=file_nos)
         range_index.remove(tx, dataset, file_nos)
+        deletion_vectors.delete_of_files(tx, dataset, file_nos)
 
 
 def registered_paths(tx: CatalogTransaction, paths: Sequence[str]) -> set[str]:

@@ -2,18 +2,20 @@
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Row, and_, bindparam, func, or_, select
 
-from penstock.catalog import range_index
+from penstock.catalog import deletion_vectors, range_index
 from penstock.catalog.database import CatalogTransaction, in_chunks
 from penstock.catalog.tables import data_files, dataset_schemas, dataset_versions, datasets, tenants
 from penstock.catalog.tenant_guard import tenant_filter
 from penstock.core.dataset.changes import Counts, DataFile
 from penstock.core.dataset.column_stats import Bounds, ColumnStats, StatValue, has_stats, stats_parser
+from penstock.core.dataset.deletion_vector import DeletionVector
 from penstock.core.dataset.range_index import search_window
 from penstock.core.dataset.snapshot import DatasetVersionInfo, Snapshot
 from penstock.core.names import DatasetName
@@ -26,7 +28,7 @@ _d, _v, _s, _f = datasets.c, dataset_versions.c, dataset_schemas.c, data_files.c
 
 _SNAPSHOT = (
     select(
-        _d.dataset_id, _d.schema_name, _d.table_name, _d.location, _d.row_ids, _d.read_only,
+        _d.dataset_id, _d.schema_name, _d.table_name, _d.location, _d.row_ids, _d.read_only, _d.cluster_by,
         _d.created_at.label("created"), _s.fields, dataset_versions,
     )
     .join_from(datasets, dataset_versions, and_(tenant_filter(dataset_versions), _v.dataset_id == _d.dataset_id))
@@ -208,13 +210,26 @@ def files(
         )
     parse_stats = stats_parser(snapshot.schema) if stats else None
     files = (_file_from_row(row, parse_stats) for row in _select_files(tx, snapshot, file_nos, stats=stats))
-    return [file for file in files if file.may_contain(bounds)]
+    return _with_vectors(tx, snapshot, [file for file in files if file.may_contain(bounds)])
 
 
-def file_listing(tx: CatalogTransaction, snapshot: Snapshot) -> list[tuple[str, int, str]]:
-    """Return path, row count and serialized statistics of every file of a snapshot."""
+def file_listing(tx: CatalogTransaction, snapshot: Snapshot) -> list[tuple[str, int, str, DeletionVector | None]]:
+    """Return path, row count, serialized statistics and deletion vector of every file of a snapshot."""
     _assert_not_swept(tx, snapshot)
-    return [(row.path, row.rows, row.stats) for row in _select_files(tx, snapshot, None, stats=True)]
+    rows = _select_files(tx, snapshot, None, stats=True)
+    vectors = _load_vectors(tx, snapshot, [row.file_no for row in rows])
+    return [(row.path, row.rows, row.stats, vectors.get(row.file_no)) for row in rows]
+
+
+def _with_vectors(tx: CatalogTransaction, snapshot: Snapshot, files: list[DataFile]) -> list[DataFile]:
+    vectors = _load_vectors(tx, snapshot, [file.number for file in files])
+    return [replace(file, deleted=vectors[file.number]) if file.number in vectors else file for file in files]
+
+
+def _load_vectors(tx: CatalogTransaction, snapshot: Snapshot, file_nos: list[int]) -> dict[int, DeletionVector]:
+    if not snapshot.version.vector_files:
+        return {}
+    return deletion_vectors.load(tx, snapshot.dataset, snapshot.version.number, file_nos)
 
 
 def _assert_not_swept(tx: CatalogTransaction, snapshot: Snapshot) -> None:
@@ -248,14 +263,14 @@ def _select_files(
 def files_since(tx: CatalogTransaction, snapshot: Snapshot, version: int) -> list[DataFile]:
     """Return the live files that were added after a version."""
     parse_stats = stats_parser(snapshot.schema)
-    return [_file_from_row(row, parse_stats) for row in tx.all(_LIVE_SINCE, dataset=snapshot.dataset, version=version)]
+    rows = tx.all(_LIVE_SINCE, dataset=snapshot.dataset, version=version)
+    return _with_vectors(tx, snapshot, [_file_from_row(row, parse_stats) for row in rows])
 
 
-def are_live(tx: CatalogTransaction, dataset: UUID, file_nos: Sequence[int]) -> bool:
-    """Return whether the newest version contains all of these files."""
-    return sum(len(tx.all(_STILL_LIVE, dataset=dataset, numbers=chunk)) for chunk in in_chunks(file_nos)) == len(
-        file_nos
-    )
+def are_unchanged(tx: CatalogTransaction, dataset: UUID, file_nos: Sequence[int], since: int) -> bool:
+    """Return whether the newest version contains all of these files with the rows that a version contains."""
+    live = sum(len(tx.all(_STILL_LIVE, dataset=dataset, numbers=chunk)) for chunk in in_chunks(file_nos))
+    return live == len(file_nos) and not deletion_vectors.have_changed(tx, dataset, file_nos, since)
 
 
 def _files_in_bounds(tx: CatalogTransaction, snapshot: Snapshot, bounds: Bounds) -> list[int] | None:
@@ -284,6 +299,7 @@ def snapshot_from_row(row: Row[Any]) -> Snapshot:
         row_ids=row.row_ids,
         read_only=row.read_only,
         created_at=row.created,
+        cluster_by=tuple(json.loads(row.cluster_by)) if row.cluster_by else (),
         schema=from_fields(json.loads(row.fields)),
         version=_version_from_row(row),
     )
@@ -298,6 +314,8 @@ def _version_from_row(row: Row[Any]) -> DatasetVersionInfo:
         rows=row.rows,
         files=row.files,
         bytes=row.bytes,
+        deleted_rows=row.deleted_rows,
+        vector_files=row.vector_files,
         committed_at=row.created_at,
         author=row.author,
         swept=row.swept_at is not None,

@@ -17,6 +17,7 @@ from sqlalchemy import (
     ForeignKeyConstraint,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     PrimaryKeyConstraint,
     SmallInteger,
@@ -99,6 +100,7 @@ datasets = Table(
     Column("dropped_commit_no", BigInteger),
     Column("locked_by", Uuid),  # the only writer that may commit until `locked_until`
     Column("locked_until", UtcTimestamp),
+    Column("cluster_by", Text),  # JSON array of column names; NULL: none
     PrimaryKeyConstraint("tenant_id", "dataset_id"),
     _foreign_key("tenants", "tenant_id"),
 )
@@ -137,6 +139,8 @@ dataset_versions = Table(
     Column("rows", BigInteger, nullable=False),  # rows, files and bytes are totals of the version
     Column("files", BigInteger, nullable=False),
     Column("bytes", BigInteger, nullable=False),
+    Column("deleted_rows", BigInteger, nullable=False, server_default="0"),  # rows of its files that vectors delete
+    Column("vector_files", BigInteger, nullable=False, server_default="0"),  # files with a deletion vector
     Column("created_at", UtcTimestamp, nullable=False),
     Column("created_by", Uuid, nullable=False),
     Column("author", String(320), nullable=False),  # display name of created_by
@@ -166,6 +170,23 @@ data_files = Table(
     _foreign_key("datasets", "tenant_id", "dataset_id"),
     Index("ix_data_files_end", "tenant_id", "dataset_id", "end_version"),
     Index("uq_data_files_path", "tenant_id", "path", unique=True),
+)
+
+# Rows of data files that versions no longer contain (catalog.deletion_vectors). The vector of a file at a version is the
+# union of its rows that the version contains.
+deletion_vectors = Table(
+    "deletion_vectors",
+    metadata,
+    _tenant_column(),
+    Column("dataset_id", Uuid, nullable=False),
+    Column("file_no", BigInteger, nullable=False),
+    Column("begin_version", BigInteger, nullable=False),
+    Column("end_version", BigInteger),  # NULL: live
+    Column("rows", BigInteger, nullable=False),  # positions in the bitmap
+    Column("bitmap", LargeBinary, nullable=False),  # core.dataset.deletion_vector
+    PrimaryKeyConstraint("tenant_id", "dataset_id", "file_no", "begin_version"),
+    _foreign_key("datasets", "tenant_id", "dataset_id"),
+    Index("ix_deletion_vectors_end", "tenant_id", "dataset_id", "end_version"),
 )
 
 # The range index of live files (catalog.range_index). Rows are deleted when their file ends. Plans of older versions

@@ -250,15 +250,15 @@ def merge(
             execution.open(plan, files.stored_schema)
             rewrite_plan = execution.match(files)
             if not (dry_run or rewrite_plan.empty):
-                files.commit(rewrite_plan, execution.write(rewrite_plan, files))
+                files.commit(rewrite_plan, execution.write(rewrite_plan, files).files)
                 tracker.update(phase="commit", done=1, total=1, unit="parts")
         affected = {file.path for file in (*rewrite_plan.rewrite, *rewrite_plan.drop)}
         return MergeResult(
             rewrite_plan.stats(strategy),
             tuple(os.path.relpath(file.path, target) for file in rewrite_plan.rewrite),
             tuple(os.path.relpath(file.path, target) for file in rewrite_plan.drop),
-            files.file_count - len(affected),
-            execution.engine_name,
+            unchanged_files=files.file_count - len(affected),
+            engine=execution.engine_name,
         )
 
 

@@ -58,6 +58,8 @@ class DirectoryTarget:
         progress: tracks the written rows
     """
 
+    edit_policy = None  # a directory has no deletion vectors
+
     def __init__(
         self,
         directory: ParquetDirectory,

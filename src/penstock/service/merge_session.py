@@ -11,12 +11,13 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from penstock.core import merge as core_merge
+from penstock.core.dataset.edit_policy import EditPolicy
 from penstock.core.merge import (
     FileSink,
     MatchCounts,
+    MergeOutput,
     MergePlan,
     MergeSession,
-    OutputFile,
     Rest,
     RewritePlan,
     TargetFile,
@@ -50,6 +51,11 @@ class MergeTarget(Protocol):
 
     def files(self, key_ranges: KeyRanges | None) -> Sequence[TargetFile]:
         """List the files that may overlap the key ranges, or all files if None. Extra files do no harm."""
+        ...
+
+    @property
+    def edit_policy(self) -> EditPolicy | None:
+        """Return the policy that decides between marking and rewriting; None: the target has no deletion vectors."""
         ...
 
     def layout(self, rewrite_plan: RewritePlan) -> RewritePlan:
@@ -144,13 +150,12 @@ class MergeExecution:
         self._progress.add(len(candidates))
         # An empty source is no reason to rewrite all files.
         whole = target.rewrites_all and match.rows > 0
-        return core_merge.plan_rewrite(plan, files, match, before=target.rows, whole=whole)
+        return core_merge.plan_rewrite(plan, files, match, before=target.rows, whole=whole, policy=target.edit_policy)
 
-    def write(self, rewrite_plan: RewritePlan, target: MergeTarget) -> list[OutputFile]:
+    def write(self, rewrite_plan: RewritePlan, target: MergeTarget) -> MergeOutput:
         """Write the files of the last match."""
         rewrite_plan = target.layout(rewrite_plan)
-        total = sum(file.rows for file in rewrite_plan.rewrite) + rewrite_plan.counts.inserted
-        self._progress.update(phase="write", done=0, total=total, unit="rows")
+        self._progress.update(phase="write", done=0, total=rewrite_plan.written_rows, unit="rows")
         return self.session.write(rewrite_plan, target.sink())
 
     def _spool(self, schema: pa.Schema) -> pa.Table:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from penstock.catalog.database import Database
+from penstock.core.dataset.edit_policy import EditPolicy
 from penstock.core.workspace_layout import DATA_FOLDER
 from penstock.service.memory_budget import MemoryBudget
 from penstock.service.writer_leases import WriterLeases
@@ -38,6 +39,7 @@ class Workspace:
     file_sizing: FileSizing = field(default_factory=FileSizing)
     limits: WriteLimits = field(default_factory=WriteLimits)
     cluster: SparkConfig = field(default_factory=SparkConfig)
+    edit_policy: EditPolicy = field(default_factory=EditPolicy)
     memory: MemoryBudget = field(default_factory=MemoryBudget)  # of the requests of this process
     writers: "WriterLeases" = field(init=False)
 

@@ -12,6 +12,7 @@ import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 
 from penstock.core.dataset.changes import DataFile
+from penstock.core.dataset.deletion_vector import remaining
 from penstock.core.names import ROW_ID_COLUMN, STORED_ROW_ID_COLUMN
 from penstock.core.schema.compatibility import cast_batch
 from penstock.errors import Unavailable
@@ -48,7 +49,7 @@ def scan(
     """
     output_schema = pa.schema([schema.field(name) for name in columns]) if columns is not None else schema
     filters_ids = ROW_ID_COLUMN in filter_columns
-    if row_ids or filters_ids or not read_ahead:
+    if row_ids or filters_ids or not read_ahead or any(file.deleted for file in files):
         needed = pa.schema([field for field in schema if field.name in {*output_schema.names, *filter_columns}])
         batches = _read_lazily(
             store, files, needed, where, batch_rows, row_ids=row_ids or filters_ids, can_skip_groups=not filters_ids
@@ -150,18 +151,18 @@ def _read_file(
         if row_ids and file.first_row_id is None:
             columns.append(STORED_ROW_ID_COLUMN)
         for first, groups in _consecutive_groups(store, file, parquet.metadata, schema, where):
-            position = first + (file.first_row_id or 0)
+            position, first_row_id = first, file.first_row_id or 0
             for batch in parquet.iter_batches(batch_rows, row_groups=groups, columns=columns):
                 rows = cast_batch(batch, schema).columns
                 if row_ids:
                     has_implicit_ids = file.first_row_id is not None
                     ids = (
-                        pa.arange(position, position + batch.num_rows)
+                        pa.arange(first_row_id + position, first_row_id + position + batch.num_rows)
                         if has_implicit_ids
                         else batch.column(STORED_ROW_ID_COLUMN)
                     )
                     rows = [*rows, ids]
-                yield pa.RecordBatch.from_arrays(rows, schema=output_schema)
+                yield remaining(pa.RecordBatch.from_arrays(rows, schema=output_schema), position, file.deleted)
                 position += batch.num_rows
 
 

@@ -11,6 +11,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from penstock.core.dataset.column_stats import Bounds, ColumnStats, may_contain
+from penstock.core.dataset.deletion_vector import DeletionVector
 from penstock.core.names import DatasetName
 
 
@@ -25,6 +26,12 @@ class NewFile:
     stats: Mapping[str, ColumnStats]
     row_ids: tuple[int, int] | None = None  # lowest and highest stored row id; None: the rows are new
     first_row_id: int | None = None  # of new rows: row i has the id first_row_id + i; None: not assigned yet
+    deleted: DeletionVector | None = None  # rows that do not belong to the dataset any more
+
+    @property
+    def live_rows(self) -> int:
+        """Return the number of rows without the deleted ones."""
+        return self.rows - len(self.deleted) if self.deleted else self.rows
 
     def may_contain(self, bounds: Bounds) -> bool:
         """Check whether a row of the file may lie within all bounds."""
@@ -38,6 +45,25 @@ class DataFile(NewFile):
     number: int = 0
     begin: int = 0
     end: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedRows:
+    """Rows of a live data file that a change deletes, or replaces by rows of an added file."""
+
+    file: DataFile  # with the deletion vector that the writer read
+    positions: DeletionVector  # none of them is in that vector
+    row_ids: Any = (
+        None  # numpy array: the row id of each position; None: they follow from `first_row_id`, or are unknown
+    )
+
+    def list_row_ids(self, limit: int) -> list[int]:
+        """Return the first row ids; none if they are unknown."""
+        positions = self.positions.positions[:limit]
+        if self.row_ids is not None:
+            return [int(row_id) for row_id in self.row_ids[:limit]]
+        first = self.file.first_row_id
+        return [] if first is None else [int(position) + first for position in positions]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +93,24 @@ class Change:
     counts: Counts = Counts()
     alters_schema: bool = False  # whether `schema` becomes the dataset's schema
     create: NewDataset | None = None
-    rebase: bool = False  # whether it applies to any later version in which the removed files are still live
+    # Whether it applies to any later version in which the removed files and the deleted rows are still live.
+    rebase: bool = False
     request: str = ""  # fingerprint of the request, if the caller gave an idempotency key
+    deleted: tuple[DeletedRows, ...] = ()
+    read_version: int | None = None  # version whose rows the writer read, if the change was rebased; None: `base`
 
     @property
     def empty(self) -> bool:
-        return not (self.added or self.removed or self.alters_schema or self.create)
+        return not (self.added or self.removed or self.deleted or self.alters_schema or self.create)
+
+    @property
+    def rows_read_at(self) -> int:
+        """Return the version whose files and deletion vectors the writer read."""
+        return self.base if self.read_version is None else self.read_version
+
+    def rebased(self, base: int) -> "Change":
+        """Return the change for a newer version in which the rows that the writer read are unchanged."""
+        return replace(self, base=base, read_version=self.rows_read_at)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,8 @@ class DatasetVersionInfo:
     rows: int  # of the whole version, as are files and bytes
     files: int
     bytes: int
+    deleted_rows: int  # rows of its files that deletion vectors delete; not part of `rows`
+    vector_files: int  # files with a deletion vector
     committed_at: datetime
     author: str
     swept: bool  # its files are deleted, so it cannot be read
@@ -35,6 +37,8 @@ class DatasetVersionInfo:
             "rows": self.rows,
             "files": self.files,
             "bytes": self.bytes,
+            "deleted_rows": self.deleted_rows,
+            "vector_files": self.vector_files,
             "at": self.committed_at.isoformat(),
             "author": self.author,
             "commit_no": self.commit_no,
@@ -50,6 +54,7 @@ class Snapshot:
     row_ids: bool
     read_only: bool
     created_at: datetime
+    cluster_by: tuple[str, ...]  # columns that compaction sorts the rows by
     schema: pa.Schema
     version: DatasetVersionInfo
 
@@ -62,6 +67,7 @@ class Snapshot:
             "row_ids": self.row_ids,
             "read_only": self.read_only,
             "created_at": self.created_at.isoformat(),
+            "cluster_by": list(self.cluster_by),
             "schema": to_fields(self.schema),
             **self.version.as_dict(),
         }

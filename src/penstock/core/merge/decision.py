@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.core.dataset.changes import Counts, Receipt
+from penstock.core.dataset.edit_policy import EditPolicy
 from penstock.core.merge.engine import MatchCounts, TargetFile
 from penstock.core.merge.plan import MergePlan
 from penstock.core.merge.strategy import Matched, New, Rest, rules_for
@@ -15,21 +16,30 @@ class RewritePlan:
     """Files to rewrite and to drop after a match, with the resulting counts."""
 
     rewrite: tuple[TargetFile, ...]
+    mark: tuple[TargetFile, ...]  # files whose matched rows get a deletion vector; their new values go to new files
     drop: tuple[TargetFile, ...]  # files without remaining rows
     insert: bool  # whether there are new rows to write
     counts: Counts
     before: int
     after: int
     deletes: bool = False  # whether rows that are not in the source are deleted
+    marked_rows: int = 0  # matched rows of the files in `mark`
 
     @property
     def empty(self) -> bool:
         """Return True if there is nothing to do."""
-        return not (self.rewrite or self.drop or self.insert)
+        return not (self.rewrite or self.mark or self.drop or self.insert)
 
-    def assert_written(self, rows: int) -> None:
-        """Check the number of rows that an engine wrote against the counts, before the files are committed."""
-        change = rows - sum(file.rows for file in (*self.rewrite, *self.drop))
+    @property
+    def written_rows(self) -> int:
+        """Return the number of rows that an engine must write, for the progress."""
+        return sum(file.live_rows for file in self.rewrite) + self.marked_rows + self.counts.inserted
+
+    def assert_written(self, rows: int, deleted: int) -> None:
+        """Check the number of rows that an engine wrote and deleted against the counts, before they are committed."""
+        if deleted != self.marked_rows:
+            raise AssertionError(f"an engine matched {self.marked_rows} rows of marked files, and deleted {deleted}")
+        change = rows - deleted - sum(file.live_rows for file in (*self.rewrite, *self.drop))
         if change != self.counts.inserted - self.counts.deleted:
             raise AssertionError(f"an engine counted {self.counts}, and wrote {change:+} rows")
 
@@ -52,15 +62,22 @@ class MergeResult:
     stats: dict[str, int]
     rewritten: tuple[str, ...] = ()  # target files that were replaced
     dropped: tuple[str, ...] = ()  # target files that were removed without replacement
+    marked: tuple[str, ...] = ()  # target files that got a deletion vector
     unchanged_files: int = 0
     engine: str = ""
     receipt: Receipt | None = None  # of the new version, if the target is a dataset
 
 
 def plan_rewrite(
-    plan: MergePlan, files: Sequence[TargetFile], match: MatchCounts, *, before: int, whole: bool = False
+    plan: MergePlan,
+    files: Sequence[TargetFile],
+    match: MatchCounts,
+    *,
+    before: int,
+    whole: bool = False,
+    policy: EditPolicy | None = None,
 ) -> RewritePlan:
-    """Decide which files to rewrite and which to drop.
+    """Decide which files to rewrite, which to mark and which to drop.
 
     An empty source changes nothing, unless the rules delete the rows that it lacks.
 
@@ -70,6 +87,7 @@ def plan_rewrite(
         match: result of the match
         before: rows of the whole target
         whole: rewrite every file
+        policy: decides between marking and rewriting; None: the target has no deletion vectors
     """
     rules = plan.rules
     matched = sum(match.matched_rows.values())
@@ -80,19 +98,26 @@ def plan_rewrite(
     if rules.rest is Rest.DELETE:
         drop = tuple(f for f in files if f.path not in match.matched_rows)
     rewrite: tuple[TargetFile, ...] = ()
+    mark: tuple[TargetFile, ...] = ()
     if whole and (before or inserted):
         drop = (*drop, *(f for f in files if not f.rows and f not in set(drop)))
         rewrite = tuple(f for f in files if f not in set(drop))
     elif updated or deleted:
-        rewrite = tuple(f for f in files if f.path in match.matched_rows)
+        matched_files = [f for f in files if f.path in match.matched_rows]
+        if policy and rules.rest is Rest.KEEP:  # otherwise every row is updated or deleted
+            matched_rows = match.matched_rows
+            mark = tuple(f for f in matched_files if policy.marks(f.rows, f.deleted_rows, matched_rows[f.path]))
+        rewrite = tuple(f for f in matched_files if f not in set(mark))
     return RewritePlan(
         rewrite=rewrite,
+        mark=mark,
         drop=drop,
         insert=inserted > 0,
         counts=Counts(inserted, updated, deleted),
         before=before,
         after=before + inserted - deleted,
         deletes=rules.rest is Rest.DELETE,
+        marked_rows=sum(match.matched_rows[file.path] for file in mark),
     )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from penstock.core.dataset.column_stats import Bounds
+from penstock.core.dataset.deletion_vector import DeletionVector
 from penstock.core.merge.key_ranges import KeyRanges
 from penstock.core.merge.plan import MergePlan
 
@@ -37,6 +38,15 @@ class TargetFile:
     partition_values: Mapping[str, Any] = field(default_factory=dict)  # partition columns by the file's folder
     bounds: Bounds = field(default_factory=dict)  # of the key columns, where known
     first_row_id: int | None = None  # with row ids: row i has first_row_id + i; None: the file stores them
+    deleted: DeletionVector | None = None  # rows that the target does not contain any more; `rows` counts them
+
+    @property
+    def deleted_rows(self) -> int:
+        return len(self.deleted) if self.deleted else 0
+
+    @property
+    def live_rows(self) -> int:
+        return self.rows - self.deleted_rows
 
     def __hash__(self) -> int:
         return hash(self.path)
@@ -72,6 +82,14 @@ class OutputFile:
 
 
 @dataclass(frozen=True, slots=True)
+class MergeOutput:
+    """The result of a merge: new files, and rows of existing files that are replaced or deleted."""
+
+    files: tuple[OutputFile, ...]
+    deleted: Mapping[TargetFile, DeletionVector] = field(default_factory=dict)  # of the files to mark
+
+
+@dataclass(frozen=True, slots=True)
 class MatchCounts:
     """Numbers of matched and new rows."""
 
@@ -95,8 +113,11 @@ class MergeSession(Protocol):
         """Find the rows of the files that have a source key. Reads key columns only."""
         ...
 
-    def write(self, work: "RewritePlan", sink: FileSink) -> list[OutputFile]:
-        """Write the rewritten files and the new rows of the last match."""
+    def write(self, rewrite_plan: "RewritePlan", sink: FileSink) -> MergeOutput:
+        """Write the rewritten files, the updated rows of marked files, and the new rows of the last match.
+
+        Updated rows of marked files get files of their own, with their row ids: new rows have none yet.
+        """
         ...
 
     def close(self) -> None: ...

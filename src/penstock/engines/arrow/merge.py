@@ -10,8 +10,19 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from penstock.core import merge
+from penstock.core.dataset.deletion_vector import DeletionVector, remaining
 from penstock.core.dataset.row_groups import split_row_groups
-from penstock.core.merge import FileSink, MatchCounts, Matched, MergePlan, OutputFile, Rest, RewritePlan, TargetFile
+from penstock.core.merge import (
+    FileSink,
+    MatchCounts,
+    Matched,
+    MergeOutput,
+    MergePlan,
+    OutputFile,
+    Rest,
+    RewritePlan,
+    TargetFile,
+)
 from penstock.core.merge.key_index import KeyIndex, best_per_key, comparable, first_repeat
 from penstock.core.merge.key_ranges import KeyRanges
 from penstock.core.names import STORED_ROW_ID_COLUMN
@@ -22,6 +33,7 @@ from penstock.engines.arrow.parquet_io import (
     WorkerThreads,
     filter_batches,
     read_batches,
+    read_positions,
     read_row_group_runs,
     replace_values,
     write_files,
@@ -80,7 +92,12 @@ class ArrowMergeSession:
         counts = {path: len(matches) for path, matches in self._matches.items()}
         return MatchCounts(counts, int(len(self._is_matched) - self._is_matched.sum()), len(self._is_matched))
 
-    def write(self, rewrite_plan: RewritePlan, sink: FileSink) -> list[OutputFile]:
+    def write(self, rewrite_plan: RewritePlan, sink: FileSink) -> MergeOutput:
+        updated = self._write_updated_rows(rewrite_plan.mark, sink)
+        deleted = {f: DeletionVector.from_positions(self._matches[f.path].positions) for f in rewrite_plan.mark}
+        return MergeOutput((*updated, *self._write_files(rewrite_plan, sink)), deleted)
+
+    def _write_files(self, rewrite_plan: RewritePlan, sink: FileSink) -> list[OutputFile]:
         outputs: list[OutputFile] = []
         rows_by_partition: dict[tuple[Any, ...], list[pa.Table]] = {}  # partition values → rows for new files
         merged_files = [
@@ -91,18 +108,18 @@ class ArrowMergeSession:
             outputs += [output] if output else []
             for partition, rows in moved:
                 rows_by_partition.setdefault(partition, []).append(rows)
-        remaining = list(
+        other_rows = list(
             self._workers.map(lambda file: table_from_batches(self._rewritten_batches(file)), merged_files)
         )
         if self._plan.row_ids:  # rows with stored ids and rows without ids must not share a file
-            outputs += write_files(remaining, {}, merged_files[0].layout if merged_files else sink.layout, sink)
-            remaining = []
+            outputs += write_files(other_rows, {}, merged_files[0].layout if merged_files else sink.layout, sink)
+            other_rows = []
         if rewrite_plan.insert:
             new_rows = self._source.take(np.flatnonzero(~self._is_matched))
-            remaining.append(
+            other_rows.append(
                 table_from_batches(cast_batch(batch, self._plan.schema) for batch in new_rows.to_batches())
             )
-        for rows in remaining:
+        for rows in other_rows:
             for partition, partition_rows in self._split_by_partition(rows):
                 rows_by_partition.setdefault(partition, []).append(partition_rows)
         for partition, tables in rows_by_partition.items():
@@ -116,7 +133,7 @@ class ArrowMergeSession:
 
     def _count_nulls(self, file: TargetFile) -> dict[str, int]:
         counts = {
-            name: file.rows
+            name: file.live_rows
             for name in self._plan.keys
             if name in file.partition_values and file.partition_values[name] is None
         }
@@ -125,7 +142,7 @@ class ArrowMergeSession:
         for name in stored[1:]:
             is_missing = is_missing | pc.field(name).is_null()
         schema = pa.schema([self._plan.schema.field(name).with_nullable(True) for name in stored])
-        for batch in filter_batches(self._batches(file, stored), schema, is_missing) if stored else ():
+        for batch in filter_batches(self._live_batches(file, stored), schema, is_missing) if stored else ():
             for name in stored:
                 counts[name] = counts.get(name, 0) + batch.column(name).null_count
         return counts
@@ -168,7 +185,8 @@ class ArrowMergeSession:
         scan = file.path, self._read_schema(file), stored_keys, self._plan.batch_rows
         for start, run in read_row_group_runs(*scan, self._key_range_filter(keys, file)):
             for batch in run:
-                yield batch.append_column(position, pa.arange(start, start + batch.num_rows))
+                rows = batch.append_column(position, pa.arange(start, start + batch.num_rows))
+                yield remaining(rows, start, file.deleted)
                 start += batch.num_rows
 
     def _key_filter(self, keys: Sequence[pa.Array], file: TargetFile) -> pc.Expression | None:
@@ -227,7 +245,32 @@ class ArrowMergeSession:
 
         The remaining rows are then written together with the new rows.
         """
-        return not self._plan.keeps_columns and 2 * len(self._matches[file.path]) <= file.rows
+        return not self._plan.keeps_columns and 2 * len(self._matches[file.path]) <= file.live_rows
+
+    def _write_updated_rows(self, files: Sequence[TargetFile], sink: FileSink) -> Iterator[OutputFile]:
+        """Write the updated rows of marked files, with their row ids if the target has any."""
+        if not files:
+            return iter(())
+        tables = self._workers.map(lambda file: table_from_batches(self._updated_batches(file)), files)
+        return write_files(tables, {}, files[0].layout, sink)
+
+    def _updated_batches(self, file: TargetFile) -> Iterator[pa.RecordBatch]:
+        """Yield the matched rows of a file with their new values."""
+        plan, matches = self._plan, self._matches[file.path]
+        source_rows = self._source.take(matches.source_rows)
+        stored_columns = [name for name in plan.schema.names if name not in plan.source_columns]
+        stored_columns += [STORED_ROW_ID_COLUMN] if plan.row_ids and file.first_row_id is None else []
+        if not stored_columns:
+            yield from self._matched_rows(None, file, matches, source_rows).to_batches()
+            return
+        first = 0
+        for batch in read_positions(
+            file.path, self._read_schema(file), stored_columns, plan.batch_rows, matches.positions
+        ):
+            last = first + batch.num_rows
+            part = _KeyMatches(matches.positions[first:last], matches.source_rows[first:last])
+            yield from self._matched_rows(batch, file, part, source_rows.slice(first, batch.num_rows)).to_batches()
+            first = last
 
     def _rewrite_file(
         self, file: TargetFile, sink: FileSink
@@ -281,7 +324,8 @@ class ArrowMergeSession:
                 yield from rows.to_batches()
             else:
                 rows = self._complete_batch(batch, file, position)
-                yield self._update_batch(rows, batch_matches.positions, new_rows) if last > first else rows
+                rows = self._update_batch(rows, batch_matches.positions, new_rows) if last > first else rows
+                yield remaining(rows, position, file.deleted)
             position += batch.num_rows
 
     def _matched_rows(
@@ -358,6 +402,13 @@ class ArrowMergeSession:
     def _read_schema(self, file: TargetFile) -> pa.Schema:
         fields = [field for field in self._plan.schema if field.name not in file.partition_values]
         return pa.schema([*fields, ROW_ID] if self._plan.row_ids else fields)
+
+    def _live_batches(self, file: TargetFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that the deletion vector of the file leaves."""
+        position = 0
+        for batch in self._batches(file, columns):
+            yield remaining(batch, position, file.deleted)
+            position += batch.num_rows
 
     def _batches(self, file: TargetFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         return read_batches(file.path, self._read_schema(file), columns, self._plan.batch_rows)

@@ -88,6 +88,25 @@ def read_batches(
             yield pa.RecordBatch.from_arrays(nulls, schema=fields)
 
 
+def read_positions(
+    path: str, schema: pa.Schema, columns: Sequence[str], batch_rows: int, positions: Any
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file at ascending positions, in order. Row groups without such a row are not read."""
+    if not len(positions):
+        return
+    with translate_errors(path, reading=True):
+        metadata = _open_fragment(path).metadata
+        starts = np.cumsum([0, *(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))])
+    group_ids = np.unique(np.searchsorted(starts, positions, "right") - 1)
+    for run in np.split(group_ids, np.flatnonzero(np.diff(group_ids) > 1) + 1):
+        start = int(starts[run[0]])
+        for batch in read_batches(path, schema, columns, batch_rows, run.tolist()):
+            first, last = np.searchsorted(positions, [start, start + len(batch)])
+            if last > first:
+                yield batch.take(pa.array(positions[first:last] - start))
+            start += len(batch)
+
+
 def filter_batches(
     batches: Iterator[pa.RecordBatch], schema: pa.Schema, where: pc.Expression | None
 ) -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""Update or delete rows of data files by row id; each affected file is read and rewritten in one pass."""
+"""Find rows of data files by row id, read them, and rewrite files with rows replaced or deleted."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.core.dataset.deletion_vector import remaining
 from penstock.core.dataset.row_ids import RowIds
 from penstock.core.merge import BATCH_ROWS, FileSink, OutputFile, TargetFile
 from penstock.core.names import STORED_ROW_ID_COLUMN
@@ -16,6 +17,7 @@ from penstock.engines.arrow.parquet_io import (
     RowPicker,
     WorkerThreads,
     read_batches,
+    read_positions,
     read_row_group_runs,
     replace_values,
     write_files,
@@ -38,6 +40,13 @@ class RowMatches:
     def __len__(self) -> int:
         return len(self.positions)
 
+    def without_deleted(self) -> "RowMatches":
+        """Leave out the rows that the deletion vector of the file contains."""
+        if self.file.deleted is None:
+            return self
+        is_live = ~self.file.deleted.contains(self.positions)
+        return RowMatches(self.file, self.positions[is_live], self.id_indices[is_live])
+
 
 def find_rows(files: Sequence[TargetFile], ids: RowIds) -> list[RowMatches]:
     """Locate row ids in files; files without a match are omitted.
@@ -52,14 +61,8 @@ def find_rows(files: Sequence[TargetFile], ids: RowIds) -> list[RowMatches]:
         if file.first_row_id is not None
     ]
     stored_id_files = [(file, file_ids) for file, file_ids in candidates if file.first_row_id is None]
-    return [
-        *matches,
-        *(
-            file_matches
-            for file_matches in WorkerThreads().map(lambda each: _match_stored_ids(*each), stored_id_files, 2)
-            if len(file_matches)
-        ),
-    ]
+    matches += WorkerThreads().map(lambda pair: _match_stored_ids(*pair), stored_id_files, 2)
+    return [live for file_matches in matches if len(live := file_matches.without_deleted())]
 
 
 def rewrite_files(
@@ -73,7 +76,7 @@ def rewrite_files(
     picker = None if rows is None else RowPicker(rows)
 
     def write_file(file_matches: RowMatches) -> OutputFile | None:
-        if picker is None and on_old_rows is None and len(file_matches) == file_matches.file.rows:
+        if picker is None and on_old_rows is None and len(file_matches) == file_matches.file.live_rows:
             return None
         batches = _edited_batches(file_matches, picker, on_old_rows, workers)
         return next(write_files([batches], {}, file_matches.file.layout, sink, single_file=True), None)
@@ -82,10 +85,27 @@ def rewrite_files(
 
 
 def read_rows(matches: Sequence[RowMatches], on_old_rows: OnOldRows) -> None:
-    """Pass the matched rows to the callback without writing files."""
+    """Pass the matched rows to the callback. Only row groups with such rows are read."""
     for file_matches in matches:
-        for _ in _edited_batches(file_matches, None, on_old_rows, WorkerThreads()):
-            pass
+        first = 0
+        for batch in _read_matched(file_matches):
+            on_old_rows(file_matches.id_indices[first : first + len(batch)], batch)
+            first += len(batch)
+
+
+def _read_matched(matches: RowMatches) -> Iterator[pa.RecordBatch]:
+    """Yield the matched rows of a file with their row ids."""
+    file, positions = matches.file, matches.positions
+    schema, first_row_id = file.layout.schema, file.first_row_id
+    if first_row_id is None:
+        yield from read_positions(file.path, schema, schema.names, BATCH_ROWS, positions)
+        return
+    names = [name for name in schema.names if name != STORED_ROW_ID_COLUMN]
+    first = 0
+    for batch in read_positions(file.path, schema, names, BATCH_ROWS, positions):
+        ids = positions[first : first + len(batch)] + first_row_id
+        yield batch.append_column(_NULLABLE_ROW_ID, pa.array(ids))
+        first += len(batch)
 
 
 def _match_stored_ids(file: TargetFile, ids: RowIds) -> RowMatches:
@@ -115,13 +135,17 @@ def _edited_batches(
     matches: RowMatches, picker: RowPicker | None, on_old_rows: OnOldRows | None, workers: WorkerThreads
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of the file after the edit, in order and with their ids."""
-    position = 0
-    for batch in _read_with_ids(matches.file):
+    position, deleted = 0, matches.file.deleted
+    for stored_batch in _read_with_ids(matches.file):
         if workers.is_stopped:
             return
-        first, last = np.searchsorted(matches.positions, [position, position + len(batch)])
+        rows = len(stored_batch)
+        first, last = np.searchsorted(matches.positions, [position, position + rows])
         batch_positions, id_indices = matches.positions[first:last] - position, matches.id_indices[first:last]
-        position += len(batch)
+        batch = remaining(stored_batch, position, deleted)
+        if deleted and len(batch) < rows:  # count the deleted rows before each position
+            batch_positions = batch_positions - np.searchsorted(deleted.between(position, rows), batch_positions)
+        position += rows
         if not len(batch_positions):
             yield batch
             continue

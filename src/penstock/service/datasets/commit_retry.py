@@ -23,7 +23,7 @@ MAX_ATTEMPTS = 4
 _MAX_REBASES = 100  # of one attempt, while other writers keep committing
 _LOCK_WAIT_SECONDS = 120.0  # for a dataset that another writer has locked
 _LOCK_TIME_TO_LIVE = timedelta(seconds=60)  # a lock that is not renewed expires
-_OVERTAKEN = ("stale_version", "dataset_exists")  # another writer has committed first
+_OVERTAKEN = ("stale_version", "row_conflict", "dataset_exists")  # another writer has committed first
 
 
 class RetryableWrite(Protocol):

@@ -50,7 +50,7 @@ def compact(
     with StagingArea(ws, caller, progress, key) as stage:
         added: tuple[NewFile, ...] = ()
         if small:
-            stage.progress.update(total=sum(file.rows for file in small))
+            stage.progress.update(total=sum(file.live_rows for file in small))
             schema = target.schema.append(pa.field(STORED_ROW_ID_COLUMN, pa.int64(), nullable=False))
             added = stage.write(
                 target.location, schema if target.row_ids else target.schema, _read_rows(ws, target, small)

@@ -17,8 +17,9 @@ from penstock.catalog import snapshots
 from penstock.catalog.database import CatalogTransaction
 from penstock.core import merge as core_merge
 from penstock.core.caller import Caller
-from penstock.core.dataset.changes import Change, DataFile, NewFile, Receipt
+from penstock.core.dataset.changes import Change, DataFile, DeletedRows, NewFile, Receipt
 from penstock.core.dataset.column_stats import Bounds
+from penstock.core.dataset.edit_policy import EditPolicy
 from penstock.core.dataset.row_digest import RowDigest
 from penstock.core.dataset.snapshot import Snapshot
 from penstock.core.merge import (
@@ -122,7 +123,7 @@ class _RetryableMerge:
         newest = load_writable(self.ws, self.caller, self.dataset)
         if not self.dataset_merge.still_applies_to(newest, change.base):
             return None
-        return replace(change, base=newest.version.number)
+        return change.rebased(newest.version.number)
 
     def on_commit(self, tx: CatalogTransaction, receipt: Receipt) -> None:
         """Record nothing: a merge has no record of its own."""
@@ -173,7 +174,7 @@ class DatasetMerge:
         )
         self.merged = MergeResult({})  # result of the last match
         self._base_schema: pa.Schema | None = None  # of the version of the last change
-        self._required_files: list[int] = []  # numbers of the files that have a matched key or are removed
+        self._required_files: list[int] = []  # numbers of the files whose rows must not change before the commit
 
     def __enter__(self) -> "DatasetMerge":
         return self
@@ -194,11 +195,13 @@ class DatasetMerge:
         rewrite_plan = self._match(target)
         plan = self._execution.plan
         added: tuple[NewFile, ...] = ()
+        deleted: tuple[DeletedRows, ...] = ()
         if not rewrite_plan.empty:
-            outputs = self._execution.write(rewrite_plan, target)
-            added = self._stage.adopt(overlay.location, [(output.path, plan.schema) for output in outputs])
+            output = self._execution.write(rewrite_plan, target)
+            added = self._stage.adopt(overlay.location, [(file.path, plan.schema) for file in output.files])
+            deleted = tuple(DeletedRows(target.data_files[f.path], vector) for f, vector in output.deleted.items())
         removed = tuple(target.data_files[file.path] for file in (*rewrite_plan.rewrite, *rewrite_plan.drop))
-        rewrite_plan.assert_written(sum(file.rows for file in added))
+        rewrite_plan.assert_written(sum(file.rows for file in added), sum(len(rows.positions) for rows in deleted))
         new_rows = sum(file.rows for file in added if file.row_ids is None)
         assert not plan.row_ids or new_rows == rewrite_plan.counts.inserted, "an existing row has lost its row id"
         alters_schema = plan.schema != overlay.schema and self._execution.match_counts.rows > 0
@@ -207,6 +210,7 @@ class DatasetMerge:
             schema=plan.schema if alters_schema else overlay.schema,
             added=added,
             removed=removed,
+            deleted=deleted,
             counts=rewrite_plan.counts,
             alters_schema=alters_schema,
         )
@@ -217,7 +221,9 @@ class DatasetMerge:
         if newest.schema != self._base_schema:
             return False
         with self._ws.db.read(self._caller) as tx:
-            if newest.version.number == base or not snapshots.are_live(tx, newest.dataset, self._required_files):
+            if newest.version.number == base or not snapshots.are_unchanged(
+                tx, newest.dataset, self._required_files, base
+            ):
                 return False
             new_files = snapshots.files_since(tx, newest, base)
         if new_files and (plan.rules.rest is Rest.DELETE or any(_may_have_nulls(f, plan.keys) for f in new_files)):
@@ -264,15 +270,17 @@ class DatasetMerge:
     def _match(self, target: "_DatasetTarget") -> RewritePlan:
         rewrite_plan = self._execution.match(target)
         data_files = target.data_files
-        affected = (*rewrite_plan.rewrite, *rewrite_plan.drop)
+        affected = (*rewrite_plan.rewrite, *rewrite_plan.mark, *rewrite_plan.drop)
         required = {*self._execution.match_counts.matched_rows, *(file.path for file in affected)}
+        required -= {file.path for file in rewrite_plan.mark}  # the commit checks their rows one by one
         self._required_files = [number for path in required if (number := data_files[path].number)]  # not staged ones
         self.merged = MergeResult(
             rewrite_plan.stats(self._request.strategy),
             tuple(data_files[file.path].path for file in rewrite_plan.rewrite),
             tuple(data_files[file.path].path for file in rewrite_plan.drop),
-            target.overlay.file_count - len(affected),
-            self._execution.engine_name,
+            tuple(data_files[file.path].path for file in rewrite_plan.mark),
+            unchanged_files=target.overlay.file_count - len(affected),
+            engine=self._execution.engine_name,
         )
         return rewrite_plan
 
@@ -289,6 +297,10 @@ class _DatasetTarget:
     @property
     def rows(self) -> int:
         return self.overlay.rows
+
+    @property
+    def edit_policy(self) -> EditPolicy:
+        return self._ws.edit_policy
 
     def files_with_possible_nulls(self) -> list[TargetFile]:
         keys = self._plan.keys
@@ -317,6 +329,7 @@ def _target_file(ws: Workspace, file: DataFile, plan: MergePlan) -> TargetFile:
         FileLayout(schema, group_rows=ws.file_sizing.group_rows),
         bounds=_key_bounds(file, plan.keys),
         first_row_id=file.first_row_id,
+        deleted=file.deleted,
     )
 
 

@@ -1,14 +1,18 @@
 """Combine a snapshot with the staged and removed files of a writer: the dataset as the writer sees it before the commit."""
 
+from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, replace
 from typing import Any
 
+import numpy as np
+
 from penstock.catalog import file_rows, snapshots
 from penstock.core.caller import Caller
-from penstock.core.dataset.changes import Change, Counts, DataFile, NewFile
+from penstock.core.dataset.changes import Change, Counts, DataFile, DeletedRows, NewFile
 from penstock.core.dataset.column_stats import Bounds, stats_parser, to_json, truncate_bounds
+from penstock.core.dataset.deletion_vector import DeletionVector
 from penstock.core.dataset.snapshot import Snapshot
 from penstock.core.schema.type_names import from_fields, to_fields
 from penstock.service.workspace import Workspace
@@ -31,6 +35,7 @@ class DatasetOverlay:
         self.location, self.row_ids = location or base.location, base.row_ids and location is None
         self._staged: dict[str, NewFile] = {}
         self._replaced: dict[str, DataFile] = {}
+        self._deleted: dict[str, DeletedRows] = {}  # of files of the base that are not replaced
         self._applied: Change | None = None  # the combination of the applied changes, without their files
 
     @property
@@ -50,10 +55,11 @@ class DatasetOverlay:
         """
         with self._ws.db.read(self._caller) as tx:
             files = snapshots.files(tx, self.base, bounds, stats=stats, row_id_ranges=ids)
-        remaining = [file for file in files if file.path not in self._replaced]
+        remaining = [self._with_deleted(file) for file in files if file.path not in self._replaced]
         if self.row_ids:
             self.assign_row_ids()
-        return remaining + [_staged_data_file(file) for file in self._staged.values() if file.may_contain(bounds or {})]
+        staged = [_staged_data_file(file) for file in self._staged.values() if file.may_contain(bounds or {})]
+        return [file for file in remaining if file.live_rows] + staged
 
     def append_change(self, added: tuple[NewFile, ...], request: str = "") -> Change:
         """Return the change that appends files. It can be rebased over any commit of other writers."""
@@ -71,9 +77,15 @@ class DatasetOverlay:
 
     def apply(self, change: Change) -> list[NewFile]:
         """Apply a change to the overlay, and return the staged files that it has superseded."""
-        superseded = [self._staged.pop(file.path) for file in change.removed if file.path in self._staged]
-        superseded_paths = {file.path for file in superseded}
-        self._replaced |= {file.path: file for file in change.removed if file.path not in superseded_paths}
+        superseded: list[NewFile] = []
+        for file in change.removed:
+            if file.path in self._staged:
+                superseded.append(self._staged.pop(file.path))
+            else:
+                earlier = self._deleted.pop(file.path, None)
+                self._replaced[file.path] = earlier.file if earlier else file
+        for deleted in change.deleted:
+            superseded += self._delete(deleted)
         self._staged |= {file.path: file for file in change.added}
         self.rows += change.counts.inserted - change.counts.deleted
         self.schema = change.schema
@@ -84,8 +96,31 @@ class DatasetOverlay:
         """Return all applied changes as one. It can be rebased if every applied change can."""
         combined = self._applied or replace(self.append_change(()), operation="")
         return replace(
-            combined, schema=self.schema, added=tuple(self._staged.values()), removed=tuple(self._replaced.values())
+            combined,
+            schema=self.schema,
+            added=tuple(self._staged.values()),
+            removed=tuple(self._replaced.values()),
+            deleted=tuple(self._deleted.values()),
         )
+
+    def _delete(self, deleted: DeletedRows) -> list[NewFile]:
+        """Delete rows of a file, and return the file if it is a staged one without remaining rows."""
+        path = deleted.file.path
+        if path not in self._staged:
+            earlier = self._deleted.get(path)
+            self._deleted[path] = _combine_deleted(earlier, deleted) if earlier else deleted
+            return []
+        staged = self._staged[path]
+        vector = staged.deleted | deleted.positions if staged.deleted else deleted.positions
+        self._staged[path] = replace(staged, deleted=vector)
+        return [self._staged.pop(path)] if len(vector) == staged.rows else []
+
+    def _with_deleted(self, file: DataFile) -> DataFile:
+        """Return a file of the base with a deletion vector that includes the rows deleted by applied changes."""
+        deleted = self._deleted.get(file.path)
+        if deleted is None:
+            return file
+        return replace(file, deleted=file.deleted | deleted.positions if file.deleted else deleted.positions)
 
     def assign_row_ids(self) -> None:
         """Reserve row ids for staged rows: later operations of the writer may rewrite the rows before the commit."""
@@ -101,7 +136,7 @@ class DatasetOverlay:
     def copy(self) -> "DatasetOverlay":
         """Return an independent copy."""
         other = copy(self)
-        other._staged, other._replaced = dict(self._staged), dict(self._replaced)
+        other._staged, other._replaced, other._deleted = dict(self._staged), dict(self._replaced), dict(self._deleted)
         return other
 
     @property
@@ -123,7 +158,8 @@ class DatasetOverlay:
             "schema": to_fields(self.schema),
             "rows": self.rows,
             "staged": [_file_to_json(file) for file in self._staged.values()],
-            "replaced": [[file.number, file.path, file.rows, file.bytes] for file in self._replaced.values()],
+            "replaced": [_base_file_to_json(file) for file in self._replaced.values()],
+            "deleted": [_deleted_to_json(deleted) for deleted in self._deleted.values()],
             "applied": {
                 "base": applied.base,
                 "operation": applied.operation,
@@ -141,22 +177,34 @@ class DatasetOverlay:
         overlay, applied = cls(ws, caller, base), value["applied"]
         overlay.schema, overlay.rows = from_fields(value["schema"]), value["rows"]
         overlay._staged = {file["path"]: _file_from_json(file, overlay) for file in value["staged"]}
-        overlay._replaced = {
-            path: DataFile(path, rows, size, "", {}, number=number) for number, path, rows, size in value["replaced"]
-        }
+        replaced = [_base_file_from_json(file) for file in value["replaced"]]
+        overlay._replaced = {file.path: file for file in replaced}
+        deleted_rows = [_deleted_from_json(deleted) for deleted in value["deleted"]]
+        overlay._deleted = {deleted.file.path: deleted for deleted in deleted_rows}
         counts = Counts(**applied["counts"])
         overlay._applied = Change(base.dataset, schema=overlay.schema, **{**applied, "counts": counts})
         return overlay
 
 
 def _staged_data_file(file: NewFile) -> DataFile:
-    return DataFile(file.path, file.rows, file.bytes, file.checksum, file.stats, file.row_ids, file.first_row_id)
+    return DataFile(
+        file.path, file.rows, file.bytes, file.checksum, file.stats, file.row_ids, file.first_row_id, file.deleted
+    )
+
+
+def _combine_deleted(first: DeletedRows, second: DeletedRows) -> DeletedRows:
+    """Combine two successive deletions of rows of one file."""
+    row_ids = None
+    if first.row_ids is not None and second.row_ids is not None:
+        positions = np.concatenate([first.positions.positions, second.positions.positions])
+        row_ids = np.concatenate([first.row_ids, second.row_ids])[np.argsort(positions)]
+    return DeletedRows(first.file, first.positions | second.positions, row_ids)
 
 
 def _combine(first: Change | None, change: Change) -> Change:
     """Combine two successive changes of a dataset, without their files."""
     if first is None:
-        return replace(change, added=(), removed=())
+        return replace(change, added=(), removed=(), deleted=())
     one, other = first.counts, change.counts
     return replace(
         first,
@@ -179,7 +227,42 @@ def _file_to_json(file: NewFile) -> dict[str, Any]:
         "stats": to_json({name: truncate_bounds(stats) for name, stats in file.stats.items()}),
         "row_ids": file.row_ids,
         "first_row_id": file.first_row_id,
+        "deleted": _vector_to_json(file.deleted),
     }
+
+
+def _base_file_to_json(file: DataFile) -> list[Any]:
+    return [file.number, file.path, file.rows, file.bytes, file.first_row_id, _vector_to_json(file.deleted)]
+
+
+def _base_file_from_json(value: Sequence[Any]) -> DataFile:
+    number, path, rows, size, first_row_id, deleted = value
+    vector = _vector_from_json(deleted)
+    return DataFile(path, rows, size, "", {}, number=number, first_row_id=first_row_id, deleted=vector)
+
+
+def _deleted_to_json(deleted: DeletedRows) -> dict[str, Any]:
+    row_ids = deleted.row_ids
+    return {
+        "file": _base_file_to_json(deleted.file),
+        "positions": _vector_to_json(deleted.positions),
+        "row_ids": None if row_ids is None else b64encode(row_ids.astype("<i8").tobytes()).decode(),
+    }
+
+
+def _deleted_from_json(value: Mapping[str, Any]) -> DeletedRows:
+    positions = _vector_from_json(value["positions"])
+    assert positions is not None
+    row_ids = None if value["row_ids"] is None else np.frombuffer(b64decode(value["row_ids"]), "<i8")
+    return DeletedRows(_base_file_from_json(value["file"]), positions, row_ids)
+
+
+def _vector_to_json(vector: DeletionVector | None) -> str | None:
+    return b64encode(vector.to_bytes()).decode() if vector else None
+
+
+def _vector_from_json(text: str | None) -> DeletionVector | None:
+    return DeletionVector.from_bytes(b64decode(text)) if text else None
 
 
 def _file_from_json(value: Mapping[str, Any], overlay: DatasetOverlay) -> NewFile:
@@ -189,5 +272,6 @@ def _file_from_json(value: Mapping[str, Any], overlay: DatasetOverlay) -> NewFil
             **value,
             "stats": stats_parser(overlay.schema)(value["stats"]),
             "row_ids": row_ids and (row_ids[0], row_ids[1]),
+            "deleted": _vector_from_json(value["deleted"]),
         }
     )

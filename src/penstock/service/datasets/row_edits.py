@@ -1,7 +1,9 @@
-"""Update and delete rows by row id, as a new version. Only the files that contain the rows are rewritten.
+"""Update and delete rows by row id, as a new version.
 
-An edit can be rebased onto any later version in which these files are live, so that appends of other writers do not
-conflict with it. If another writer has replaced one of the files, the edit finds the rows again.
+Rows are marked as deleted in the deletion vectors of their files, and updated rows are written to a new file; a file of
+which many rows change is rewritten instead. An edit can be rebased onto any later version in which its rows are
+unchanged, so that appends, and edits of other rows, do not conflict with it. If another writer has changed one of the
+rows, or replaced a file, the edit finds the rows again.
 """
 
 import threading
@@ -15,7 +17,8 @@ import pyarrow as pa
 from penstock.catalog import snapshots
 from penstock.catalog.database import CatalogTransaction
 from penstock.core.caller import Caller
-from penstock.core.dataset.changes import Change, Counts, DataFile, Receipt
+from penstock.core.dataset.changes import Change, Counts, DataFile, DeletedRows, NewFile, Receipt
+from penstock.core.dataset.deletion_vector import DeletionVector
 from penstock.core.dataset.row_digest import RowDigest
 from penstock.core.dataset.row_ids import RowIds
 from penstock.core.dataset.snapshot import Snapshot
@@ -24,7 +27,7 @@ from penstock.core.merge.key_index import first_repeat
 from penstock.core.names import ROW_ID_COLUMN, STORED_ROW_ID_COLUMN
 from penstock.core.schema.exact_match import check_exact
 from penstock.engines.arrow.parquet_io import ROW_ID
-from penstock.engines.arrow.row_edits import RowMatches, find_rows, read_rows, rewrite_files
+from penstock.engines.arrow.row_edits import OnOldRows, RowMatches, find_rows, read_rows, rewrite_files
 from penstock.errors import Invalid, NotFound, Unsupported
 from penstock.service.datasets.commit_retry import commit_with_retry
 from penstock.service.datasets.overlay import DatasetOverlay
@@ -131,7 +134,7 @@ class _RetryableEdit:
         return self.edit.change(DatasetOverlay(self.ws, self.caller, newest))
 
     def rebase(self, _change: Change) -> None:
-        """Return None: the catalog rebases an edit itself unless a file was replaced; then the rows are found again."""
+        """Return None: the catalog rebases an edit itself unless its rows were changed; then they are found again."""
 
     def on_commit(self, tx: CatalogTransaction, receipt: Receipt) -> None:
         """Record nothing: an edit has no record of its own."""
@@ -175,28 +178,56 @@ class RowEdit:
         )
 
     def change(self, target: DatasetOverlay) -> Change:
-        """Find the rows, rewrite their files, and return the change."""
+        """Find the rows, mark them or rewrite their files, and return the change."""
         request = self.request(target)
         files = {self._ws.store.locate(file.path): file for file in target.files(ids=self._row_ids.spans())}
         matches = self._find(files, target.schema)
         affected = sum(map(len, matches))
-        deleted = _DeletedRows(self._ws.limits.returned_bytes) if self._returning and self._rows is None else None
-        sink = self._stage.sink(target.location, target.schema)
-        outputs = rewrite_files(matches, self._rows, sink, deleted.add if deleted else None)
-        # A file is hashed and flushed while the engine writes the next ones.
-        added = self._stage.adopt(target.location, ((output.path, target.schema) for output in outputs))
-        updates = self._rows is not None
-        removed_rows = 0 if updates else affected
-        assert sum(file.rows for file in added) == sum(match.file.rows for match in matches) - removed_rows, (
-            "rows were lost"
+        returned = _ReturnedRows(self._ws.limits.returned_bytes) if self._returning and self._rows is None else None
+        marked = [match for match in matches if self._is_marked(match)]
+        rewritten = [match for match in matches if not self._is_marked(match)]
+        if returned:
+            read_rows(marked, returned.add)
+        added = (
+            *self._write_updated_rows(target, marked),
+            *self._rewrite_files(target, rewritten, returned.add if returned else None),
         )
-        self.last_result = EditResult(affected, deleted.table(target.schema) if deleted else self._updated_rows())
+        updates = self._rows is not None
+        unchanged = sum(match.file.live_rows - len(match) for match in rewritten)
+        assert sum(file.rows for file in added) == unchanged + (affected if updates else 0), "rows were lost"
+        self.last_result = EditResult(affected, returned.table(target.schema) if returned else self._updated_rows())
         return replace(
             request,
             added=added,
-            removed=tuple(files[match.file.path] for match in matches),
+            removed=tuple(files[match.file.path] for match in rewritten),
+            deleted=tuple(self._deleted_rows(files[match.file.path], match) for match in marked),
             counts=Counts(updated=affected) if updates else Counts(deleted=affected),
         )
+
+    def _is_marked(self, match: RowMatches) -> bool:
+        file = match.file
+        return self._ws.edit_policy.marks(file.rows, file.deleted_rows, len(match))
+
+    def _deleted_rows(self, file: DataFile, match: RowMatches) -> DeletedRows:
+        row_ids = None if file.first_row_id is not None else self._ids.to_numpy()[match.id_indices]
+        return DeletedRows(file, DeletionVector.from_positions(match.positions), row_ids)
+
+    def _write_updated_rows(self, target: DatasetOverlay, marked: list[RowMatches]) -> tuple[NewFile, ...]:
+        """Write the new values of marked rows to a file, in the order of their row ids."""
+        if self._rows is None or not marked:
+            return ()
+        indices = np.concatenate([match.id_indices for match in marked])
+        indices = pa.array(indices[np.argsort(self._ids.to_numpy()[indices])])
+        rows = self._rows.take(indices).append_column(ROW_ID, self._ids.take(indices))
+        return self._stage.write(target.location, target.schema.append(ROW_ID), rows.to_batches())
+
+    def _rewrite_files(
+        self, target: DatasetOverlay, rewritten: list[RowMatches], on_old_rows: OnOldRows | None
+    ) -> tuple[NewFile, ...]:
+        sink = self._stage.sink(target.location, target.schema)
+        outputs = rewrite_files(rewritten, self._rows, sink, on_old_rows)
+        # A file is hashed and flushed while the engine writes the next ones.
+        return self._stage.adopt(target.location, ((output.path, target.schema) for output in outputs))
 
     def result(self, receipt: Receipt) -> EditResult:
         """Return the outcome of the committed edit. The receipt may be that of an earlier, identical request."""
@@ -254,7 +285,9 @@ class RowEdit:
         ids = file.row_ids if first is None else (first, first + file.rows - 1)
         assert ids is not None
         layout = FileLayout(schema.append(ROW_ID), group_rows=self._ws.file_sizing.group_rows, differences=True)
-        return TargetFile(path, file.rows, layout, bounds={STORED_ROW_ID_COLUMN: ids}, first_row_id=first)
+        return TargetFile(
+            path, file.rows, layout, bounds={STORED_ROW_ID_COLUMN: ids}, first_row_id=first, deleted=file.deleted
+        )
 
     def _updated_rows(self) -> pa.Table | None:
         """Return the rows of an update, which are stored as they were sent, with their ids."""
@@ -265,7 +298,7 @@ class RowEdit:
     def _read_deleted(self, receipt: Receipt) -> pa.Table:
         """Return the rows of an earlier delete, read from the version before it."""
         (written,) = receipt.written
-        deleted = _DeletedRows(self._ws.limits.returned_bytes)
+        deleted = _ReturnedRows(self._ws.limits.returned_bytes)
         with self._ws.db.read(self._caller) as tx:
             if not written.deleted:
                 return deleted.table(snapshots.newest(tx, written.dataset).schema)
@@ -306,8 +339,8 @@ def returned_too_large_error(max_bytes: int) -> Invalid:
     return Invalid("returned_too_large", {"max_bytes": max_bytes})
 
 
-class _DeletedRows:
-    """Collect deleted rows, with the indices of their ids in the request."""
+class _ReturnedRows:
+    """Collect deleted rows to return, with the indices of their ids in the request."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes, self._bytes = max_bytes, 0

@@ -101,7 +101,7 @@ class StagingArea:
         if base in (None, newest):  # otherwise the commit raises a conflict, or returns the receipt of a replay
             replaced = tuple(overlay.files())
         added, request = self._stage_rows(target.location, source, target.schema)
-        counts = Counts(inserted=sum(f.rows for f in added), deleted=sum(f.rows for f in replaced))
+        counts = Counts(inserted=sum(f.rows for f in added), deleted=sum(f.live_rows for f in replaced))
         return Change(
             target.dataset,
             newest if base is None else base,
@@ -184,7 +184,7 @@ class StagingArea:
         for file in files:
             path = f"{folder}/{data_files.new_file_name(self._lease)}"
             self._ws.store.link(file.path, path)
-            added.append(NewFile(path, file.rows, file.bytes, file.checksum, file.stats))
+            added.append(NewFile(path, file.rows, file.bytes, file.checksum, file.stats, deleted=file.deleted))
             self._files.append(added[-1])
         if added:
             self._ws.store.sync(folder)

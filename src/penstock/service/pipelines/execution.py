@@ -235,12 +235,12 @@ class _Execution:
         if newest is None:  # another writer has created the output dataset
             return None
         if plan.has_output:
-            counts = replace(change.counts, deleted=sum(file.rows for file in replaced))
+            counts = replace(change.counts, deleted=sum(file.live_rows for file in replaced))
             alters = change.schema != newest.schema
             return replace(change, base=newest.version.number, removed=replaced, counts=counts, alters_schema=alters)
         with self._detect_lost_spark():
             if all(merging.still_applies_to(newest, change.base) for merging in self._merges):
-                return replace(change, base=newest.version.number)
+                return change.rebased(newest.version.number)
         return None
 
     def _begin(self, plan: PipelinePlan) -> None:
@@ -342,7 +342,7 @@ class _Execution:
         assert name is not None
         committed = [file for file in working.files(stats=True) if file.number]
         added = (*self._stage.link(working.location, committed), *made.added)
-        counts = Counts(inserted=sum(file.rows for file in added))
+        counts = Counts(inserted=sum(file.live_rows for file in added))
         if plan.output is None:
             creation = NewDataset(name)
             return Change(goal, 0, "create", working.schema, added=added, counts=counts, create=creation)
@@ -355,7 +355,7 @@ class _Execution:
             working.schema,
             added=added,
             removed=removed,
-            counts=replace(counts, deleted=sum(file.rows for file in removed)),
+            counts=replace(counts, deleted=sum(file.live_rows for file in removed)),
             alters_schema=working.schema != plan.output.schema,
         )
 

@@ -69,8 +69,8 @@ class DatasetResolver:
         relation = self._relations.get(key)
         if relation is None:
             files = [
-                RelationFile(self._ws.store.locate(path), rows, stats_json)
-                for path, rows, stats_json in snapshots.file_listing(tx, snapshot)
+                RelationFile(self._ws.store.locate(path), rows, stats_json, deleted)
+                for path, rows, stats_json, deleted in snapshots.file_listing(tx, snapshot)
             ]
             relation = Relation(snapshot.schema, files)
             size = sum(_FILE_ENTRY_BYTES + len(file.path) + len(file.stats_json) for file in files)

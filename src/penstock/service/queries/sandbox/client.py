@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
+from penstock.core.dataset.deletion_vector import DeletionVector
 from penstock.core.names import has_invalid_characters
 from penstock.errors import Invalid, NotFound, PenstockError, Unavailable
 from penstock.service.queries.sandbox.limits import QueryLimits
@@ -35,6 +36,7 @@ class RelationFile:
     path: str  # absolute
     rows: int
     stats_json: str = "{}"  # column statistics in the format of `core.dataset.column_stats`
+    deleted: DeletionVector | None = None
 
 
 @dataclass(frozen=True, slots=True)
