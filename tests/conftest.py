@@ -83,16 +83,22 @@ def postgres_url() -> Iterator[str]:
         yield url
 
 
+@pytest.fixture
+def edit_mode() -> str:
+    """How edits change files. A module that tests edits overrides this fixture, to run in both modes."""
+    return "auto"
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
-def workspace(request: pytest.FixtureRequest, tmp_path: Path) -> WorkspaceFixture:
+def workspace(request: pytest.FixtureRequest, tmp_path: Path, edit_mode: str) -> WorkspaceFixture:
     """A workspace to be opened, by this process or another, on each kind of database."""
     url = None if request.param == "sqlite" else request.getfixturevalue("postgres_url")
-    return WorkspaceFixture.make(tmp_path / "workspace", url)
+    return WorkspaceFixture.make(tmp_path / "workspace", url, edit_mode)
 
 
 @pytest.fixture
-def sqlite_workspace(tmp_path: Path) -> WorkspaceFixture:
-    return WorkspaceFixture.make(tmp_path / "workspace", None)
+def sqlite_workspace(tmp_path: Path, edit_mode: str) -> WorkspaceFixture:
+    return WorkspaceFixture.make(tmp_path / "workspace", None, edit_mode)
 
 
 @pytest.fixture

@@ -29,7 +29,9 @@ def build_workspace(settings: Settings, folder: WorkspaceFolder) -> Workspace:
         WriteLimits(write_bytes=settings.write_bytes, batch_bytes=settings.batch_bytes),
         SparkConfig(settings.spark_master, settings.spark_conf or {}),
         EditPolicy(
-            max_vector_bytes=settings.deletion_vector_bytes, max_deleted_percent=settings.deletion_vector_percent
+            settings.edit_mode,
+            max_vector_bytes=settings.deletion_vector_bytes,
+            max_deleted_percent=settings.deletion_vector_percent,
         ),
         MemoryBudget(settings.request_memory),
     )

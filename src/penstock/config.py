@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from penstock.core.dataset.edit_policy import EditMode
 from penstock.errors import Invalid
 
 _MAX_MESSAGE_BYTES = (1 << 31) - 1  # limit of gRPC
@@ -93,6 +94,13 @@ class Settings:
     )
     file_bytes: int = _setting("PENSTOCK_FILE_BYTES", 128 << 20, "Target size of a data file in bytes.", _parse_bytes)
     group_rows: int = _setting("PENSTOCK_GROUP_ROWS", 128 << 10, "Rows in a Parquet row group.", _parse_positive)
+    edit_mode: EditMode = _setting(
+        "PENSTOCK_EDIT_MODE",
+        EditMode.AUTO,
+        "How updates, deletes and merges of few rows change a data file: `auto` marks rows as deleted within the limits "
+        "of its deletion vector, `mark` without limits, `rewrite` never.",
+        EditMode,
+    )
     deletion_vector_bytes: int = _setting(
         "PENSTOCK_DELETION_VECTOR_BYTES",
         256 << 10,

@@ -12,6 +12,7 @@ STEPS = (
     "stage.opened",  # the file has a name and possibly some bytes
     "stage.written",  # the file is complete, but not yet durable
     "stage.synced",  # the file and its directory are durable
+    "stage.complete",  # all files of the commit are durable
     "commit.begun",  # the SQL transaction is open, and the writer lease is valid
     "commit.numbered",  # the tenant's commit number is assigned
     "commit.versioned",  # (dataset, base + 1) is inserted: this writer has won

@@ -12,6 +12,7 @@ from sqlalchemy import text
 
 import penstock
 from penstock import config
+from penstock.core.dataset.edit_policy import EditMode
 from penstock.lake import Lake
 from support.process_pool import ChildProcess
 
@@ -20,10 +21,11 @@ from support.process_pool import ChildProcess
 class WorkspaceFixture:
     folder: str
     url: str | None
+    edit_mode: str = "auto"
 
     @classmethod
-    def make(cls, folder: Path, url: str | None) -> "WorkspaceFixture":
-        location = cls(str(folder), url)
+    def make(cls, folder: Path, url: str | None, edit_mode: str = "auto") -> "WorkspaceFixture":
+        location = cls(str(folder), url, edit_mode)
         if url is None:
             folder.mkdir(parents=True, exist_ok=True)
             with (folder / "catalog.db").open("xb") as file:
@@ -36,7 +38,9 @@ class WorkspaceFixture:
 
     def settings(self) -> config.Settings:
         # Nothing here survives a power cut, and nothing here needs to: what is tested is killed processes.
-        return config.load_settings({}, workspace=Path(self.folder), database_url=self.url, durable=False)
+        return config.load_settings(
+            {}, workspace=Path(self.folder), database_url=self.url, durable=False, edit_mode=EditMode(self.edit_mode)
+        )
 
     def open(self) -> Lake:
         return penstock.open(settings=self.settings())

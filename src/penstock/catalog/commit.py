@@ -88,15 +88,21 @@ def commit(
 
 
 def group_commit(
-    db: Database, caller: Caller, change: Change, members: Sequence[GroupMember], *, lease: UUID
+    db: Database,
+    caller: Caller,
+    change: Change,
+    members: Sequence[GroupMember],
+    *,
+    lease: UUID,
+    lock_owner: UUID | None = None,
 ) -> ReceiptsByKey:
-    """Commit one append for several requests: one version, and one receipt for each request.
+    """Commit one change for several requests: one version, and one receipt for each request.
 
     If keys were used before, nothing is written and only their receipts are returned. The caller removes the rows of
     those requests and commits the rest. If the outcome is unknown, each request must receive
     `receipts.unknown_outcome`.
     """
-    return _commit_with_retry(db, caller, (change,), members, lease)
+    return _commit_with_retry(db, caller, (change,), members, lease, lock_owner)
 
 
 def _commit_with_retry(

@@ -15,6 +15,7 @@ from penstock.flight.server import FlightServer, Tls
 from penstock.flight.table_actions import ACTIONS
 from penstock.flight.write_handlers import WriteHandlers
 from penstock.service.datasets import read
+from penstock.service.datasets.group_edits import EditService
 from penstock.service.datasets.read import ScanOptions
 from penstock.service.datasets.streaming_inserts import InsertService
 from penstock.service.transactions.client import TIME_TO_LIVE, ClientTransactions
@@ -36,7 +37,8 @@ class FlightService:
         self._ws = context.workspace
         self._inserts = InsertService(context.workspace)
         self._transactions = ClientTransactions(context.workspace, ttl=time_to_live, auto_commit=auto_commit)
-        writes = WriteHandlers(self._inserts, self._transactions)
+        self._edits = EditService(context.workspace)
+        writes = WriteHandlers(self._inserts, self._edits, self._transactions)
         self._server = FlightServer(
             context,
             host,
@@ -67,6 +69,7 @@ class FlightService:
         """Let active calls finish within the drain time, then abort the open transactions."""
         self._server.stop()
         self._inserts.close()
+        self._edits.close()
         self._transactions.close()
 
     def _open_reader(

@@ -21,6 +21,7 @@ from penstock.flight.put_stream import PutStream
 from penstock.flight.table_actions import ActionHandler, encode_response
 from penstock.flight.write_target import OpenOperation, WriteScope, WriteTarget
 from penstock.service.datasets import row_edits
+from penstock.service.datasets.group_edits import EditService
 from penstock.service.datasets.row_buffer import RowBuffer
 from penstock.service.datasets.row_edits import EditResult, RowEdit
 from penstock.service.datasets.streaming_inserts import InsertResult, InsertService
@@ -31,8 +32,8 @@ _INLINE_BYTES = 32 << 10  # processing less takes less time than passing it to a
 
 
 class WriteHandlers:
-    def __init__(self, inserts: InsertService, transactions: ClientTransactions) -> None:
-        self._inserts, self._transactions, self._ws = inserts, transactions, inserts.ws
+    def __init__(self, inserts: InsertService, edits: EditService, transactions: ClientTransactions) -> None:
+        self._inserts, self._edits, self._transactions, self._ws = inserts, edits, transactions, inserts.ws
 
     @property
     def actions(self) -> Mapping[str, ActionHandler]:
@@ -127,11 +128,15 @@ class WriteHandlers:
                 return edit.last_result
 
             return await serial.run(edit_within, target.within)
-        dataset, ids = target.snapshot.dataset, command.row_ids
-        options: dict[str, Any] = {"returning": command.returning, "key": command.idempotency_key}
-        if rows is None:
-            return await serial.run(row_edits.delete, self._ws, caller, dataset, ids, **options)
-        return await serial.run(row_edits.update, self._ws, caller, dataset, ids, rows, **options)
+        edit = self._edits.submit(
+            caller,
+            target.snapshot.dataset,
+            command.row_ids,
+            rows,
+            returning=command.returning,
+            key=command.idempotency_key,
+        )
+        return await asyncio.wrap_future(edit)
 
 
 class _ReturningBuffer:

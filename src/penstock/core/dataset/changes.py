@@ -135,6 +135,7 @@ class GroupMember:
     key: str
     request: str | None  # its fingerprint; None: any request with that key
     rows: int | None = None  # number of new rows, in order; None: the request has the commit for itself
+    counts: Counts | None = None  # of an edit that shares a commit with others
 
     @staticmethod
     def split_receipts(
@@ -143,6 +144,10 @@ class GroupMember:
         """Yield the part of the commit's result that each request receives."""
         before = 0
         for member in members:
+            if member.counts is not None:
+                (whole,) = written
+                yield member, (replace(whole, **asdict(member.counts)),)
+                continue
             if member.rows is None:
                 yield member, written
                 continue

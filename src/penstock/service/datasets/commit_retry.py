@@ -5,10 +5,10 @@ The last attempt locks the dataset, so that frequent small commits of other writ
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Protocol
+from typing import Protocol, TypeVar
 from uuid import UUID, uuid4
 
 from penstock.catalog import dataset_locks
@@ -19,6 +19,7 @@ from penstock.errors import AlreadyExists, Conflict
 from penstock.service.datasets.staging import StagingArea
 from penstock.service.workspace import Workspace
 
+T = TypeVar("T")
 MAX_ATTEMPTS = 4
 _MAX_REBASES = 100  # of one attempt, while other writers keep committing
 _LOCK_WAIT_SECONDS = 120.0  # for a dataset that another writer has locked
@@ -42,6 +43,22 @@ class RetryableWrite(Protocol):
 def commit_with_retry(
     ws: Workspace, caller: Caller, stage: StagingArea, dataset: UUID | None, write: RetryableWrite
 ) -> Receipt:
+    """Prepare and commit a write of one request until the commit succeeds. The arguments are those of `retry_commit`."""
+
+    def commit(change: Change, lock_holder: UUID | None) -> Receipt:
+        return stage.commit([change], lock_holder=lock_holder, on_commit=write.on_commit)
+
+    return retry_commit(ws, caller, stage, dataset, write, commit)
+
+
+def retry_commit(
+    ws: Workspace,
+    caller: Caller,
+    stage: StagingArea,
+    dataset: UUID | None,
+    write: RetryableWrite,
+    commit: Callable[[Change, UUID | None], T],
+) -> T:
     """Prepare and commit a write until the commit succeeds.
 
     Args:
@@ -50,9 +67,10 @@ def commit_with_retry(
         stage: the staging area that the write uses
         dataset: the dataset that other writers may commit to; None: the write creates a dataset
         write: the write
+        commit: commits a change, as the holder of the dataset lock if there is one
 
     Returns:
-        The receipt of the commit.
+        The result of `commit`.
 
     Raises:
         Conflict: another writer committed first, or has locked the dataset, at the last attempt
@@ -62,7 +80,7 @@ def commit_with_retry(
             change = write.prepare()
             for rebases_left in reversed(range(_MAX_REBASES)):
                 try:
-                    return stage.commit([change], lock_holder=lock_holder, on_commit=write.on_commit)
+                    return commit(change, lock_holder)
                 except (Conflict, AlreadyExists) as error:
                     if error.reason not in _OVERTAKEN or not (attempts_left and rebases_left):
                         raise

@@ -162,6 +162,7 @@ class RowEdit:
         self._source, self._rows = rows, rows
         self._digest = ""
         self._schema: pa.Schema | None = None  # the schema that the rows were validated against
+        self.is_found = np.zeros(len(ids), dtype=bool)  # for each id: whether the last change has found its row
         self.last_result = EditResult(0, None)  # the outcome of the last change
 
     def request(self, target: DatasetOverlay) -> Change:
@@ -195,7 +196,7 @@ class RowEdit:
         updates = self._rows is not None
         unchanged = sum(match.file.live_rows - len(match) for match in rewritten)
         assert sum(file.rows for file in added) == unchanged + (affected if updates else 0), "rows were lost"
-        self.last_result = EditResult(affected, returned.table(target.schema) if returned else self._updated_rows())
+        self.last_result = EditResult(affected, returned.table(target.schema) if returned else self._returned_rows())
         return replace(
             request,
             added=added,
@@ -234,7 +235,7 @@ class RowEdit:
         if not receipt.replayed:
             return replace(self.last_result, receipt=receipt)
         (written,) = receipt.written
-        returned = self._updated_rows()
+        returned = self._returned_rows()
         if self._returning and self._rows is None:
             returned = self._read_deleted(receipt)
         return EditResult(written.updated + written.deleted, returned, receipt)
@@ -243,25 +244,18 @@ class RowEdit:
         """Validate the rows against the schema, cast them, and compute the digest of the request."""
         if schema == self._schema:
             return
-        if self._stage.has_client_key:
-            ids = pa.record_batch([self._ids], ["ids"])
-            digest = RowDigest(ids.schema)
-            digest.add(ids)
-            self._digest = digest.hexdigest()
         if self._source is not None:
-            self._rows, rows_digest = self._cast(self._source, schema)
-            self._digest += rows_digest
+            self._rows = self._cast(self._source, schema)
+        if self._stage.has_client_key:
+            self._digest = request_digest(self._ids, self._source)
         self._schema = schema
 
-    def _cast(self, source: pa.Table, schema: pa.Schema) -> tuple[pa.Table, str]:
+    def _cast(self, source: pa.Table, schema: pa.Schema) -> pa.Table:
         check_exact(source.schema, schema)  # checked again: another writer may have added a column
-        digest = RowDigest(source.schema) if self._stage.has_client_key else None
-        on_batch = digest.add if digest else (lambda _: None)
-        batches = validated_batches(iter(source.to_batches()), schema, self._ws.limits, on_batch)
-        rows = pa.Table.from_batches(batches, schema)
+        rows = pa.Table.from_batches(validated_batches(iter(source.to_batches()), schema, self._ws.limits), schema)
         if self._returning and rows.nbytes + self._ids.nbytes > self._ws.limits.returned_bytes:
             raise returned_too_large_error(self._ws.limits.returned_bytes)
-        return rows, f" {digest.hexdigest()}" if digest else ""
+        return rows
 
     def _find(self, files: dict[str, DataFile], schema: pa.Schema) -> list[RowMatches]:
         """Find the rows in the files.
@@ -270,11 +264,12 @@ class RowEdit:
             NotFound: a row id of an update does not exist
         """
         matches = find_rows([self._target(path, file, schema) for path, file in files.items()], self._row_ids)
-        found = np.zeros(len(self._ids), dtype=bool)
+        is_found = np.zeros(len(self._ids), dtype=bool)
         for match in matches:
-            found[match.id_indices] = True
-        assert found.sum() == sum(map(len, matches)), "two rows have the same row id"
-        missing = self._row_ids.positions[~found[self._row_ids.positions]]
+            is_found[match.id_indices] = True
+        assert is_found.sum() == sum(map(len, matches)), "two rows have the same row id"
+        self.is_found = is_found
+        missing = self._row_ids.positions[~is_found[self._row_ids.positions]]
         if len(missing) and self._rows is not None:
             first = self._ids[int(missing.min())].as_py()
             raise NotFound("row_not_found", row_id=first, missing_rows=len(missing))
@@ -289,11 +284,13 @@ class RowEdit:
             path, file.rows, layout, bounds={STORED_ROW_ID_COLUMN: ids}, first_row_id=first, deleted=file.deleted
         )
 
-    def _updated_rows(self) -> pa.Table | None:
+    def updated_rows(self) -> pa.Table:
         """Return the rows of an update, which are stored as they were sent, with their ids."""
-        if not self._returning or self._rows is None:
-            return None
+        assert self._rows is not None, "a delete has no new rows"
         return self._rows.append_column(_RETURNED_ROW_ID, self._ids)
+
+    def _returned_rows(self) -> pa.Table | None:
+        return self.updated_rows() if self._returning and self._rows is not None else None
 
     def _read_deleted(self, receipt: Receipt) -> pa.Table:
         """Return the rows of an earlier delete, read from the version before it."""
@@ -307,6 +304,16 @@ class RowEdit:
         files = {self._ws.store.locate(file.path): file for file in listed}
         read_rows(self._find(files, before.schema), deleted.add)
         return deleted.table(before.schema)
+
+
+def request_digest(ids: pa.Array, rows: pa.Table | None) -> str:
+    """Return a digest of an update or delete, which identifies a retry with the same idempotency key."""
+    parts = [pa.table({"ids": ids}), *([] if rows is None else [rows])]
+    digests = [RowDigest(part.schema) for part in parts]
+    for digest, part in zip(digests, parts, strict=True):
+        for batch in part.to_batches():
+            digest.add(batch)
+    return " ".join(digest.hexdigest() for digest in digests)
 
 
 def check_ids(ids: pa.Array, verb: str) -> None:

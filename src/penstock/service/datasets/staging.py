@@ -227,17 +227,22 @@ class StagingArea:
             lambda receipt: not receipt.replayed,  # a replay means that the first request committed files of its own
         )
 
-    def group_commit(self, append: Change, members: Sequence[GroupMember]) -> ReceiptsByKey:
-        """Commit an append that several requests share.
+    def group_commit(
+        self, change: Change, members: Sequence[GroupMember], *, lock_holder: UUID | None = None
+    ) -> ReceiptsByKey:
+        """Commit a change that several requests share.
 
         If some of the requests were committed before, nothing is written, and only their receipts are returned.
         """
         return self._commit_files(
-            lambda: catalog_commit.group_commit(self._ws.db, self._caller, append, members, lease=self._lease),
+            lambda: catalog_commit.group_commit(
+                self._ws.db, self._caller, change, members, lease=self._lease, lock_owner=lock_holder
+            ),
             lambda receipts: all(isinstance(r, Receipt) and not r.replayed for r in receipts.values()),
         )
 
     def _commit_files(self, commit: Callable[[], T], is_committed: Callable[[T], bool]) -> T:
+        failpoints.hit("stage.complete")
         # Until the outcome is known the files are not removed: only a definite rejection makes them removable again.
         files, self._files = self._files, []
         try:

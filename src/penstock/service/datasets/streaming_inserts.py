@@ -1,15 +1,15 @@
 """Insert batches that arrive one by one, and commit small concurrent inserts as a group.
 
-The first insert is committed at once. Inserts of the same caller into the same dataset that arrive during this commit
-are queued and committed together after it: one file, one version, one transaction, and one receipt for each insert.
+Small inserts of the same caller into the same dataset share a commit: one file, one version, one transaction, and one
+receipt for each insert.
 """
 
 import copy
-import threading
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
+from typing import ClassVar
 from uuid import UUID
 
 import pyarrow as pa
@@ -21,8 +21,9 @@ from penstock.core.dataset.row_digest import RowDigest
 from penstock.core.dataset.snapshot import Snapshot
 from penstock.core.names import DatasetName
 from penstock.core.schema.compatibility import check_fits
-from penstock.errors import PenstockError, Unavailable
+from penstock.errors import PenstockError
 from penstock.service.datasets.coalesced_reads import LatestSnapshots
+from penstock.service.datasets.commit_queue import CommitQueue
 from penstock.service.datasets.overlay import DatasetOverlay
 from penstock.service.datasets.row_source import BatchValidator
 from penstock.service.datasets.staging import StagingArea
@@ -31,7 +32,6 @@ from penstock.service.idempotency import check_idempotency_key
 from penstock.service.workspace import Workspace
 from penstock.storage.data_files import DataFileWriter
 
-_MAX_THREADS = 32  # concurrent commits of all callers; a commit that waits for a locked dataset occupies its thread
 _MAX_SMALL_BATCHES = 100  # an insert of more batches is large, however few rows they have
 _GROUP_SIZE_FACTOR = 16  # a group has at most this many times `small_bytes`
 
@@ -57,10 +57,7 @@ class InsertService:
     ) -> None:
         self.ws, self.small_rows, self.small_bytes, self._max_group_size = ws, small_rows, small_bytes, max_group_size
         self._latest = LatestSnapshots(ws)
-        self._pool = ThreadPoolExecutor(_MAX_THREADS, "insert")
-        self._lock = threading.Condition()
-        self._queues: dict[_GroupKey, deque[_SmallInsert]] = {}  # a queue exists as long as a thread serves it
-        self._closed = False
+        self._queue: CommitQueue[_SmallInsert | _LargeInsert] = CommitQueue("insert", self._next_group, self._commit)
 
     def begin(
         self,
@@ -94,55 +91,32 @@ class InsertService:
 
     def close(self) -> None:
         """Reject new inserts, and wait until the submitted ones are committed."""
-        with self._lock:
-            self._closed = True
-            self._lock.wait_for(lambda: not self._queues)
-        self._pool.shutdown()
+        self._queue.close()
 
     def submit(self, insert: "_SmallInsert | _LargeInsert") -> Future[InsertResult]:
         """Commit a complete insert: a large one alone, a small one with others of the same caller and dataset."""
-        with self._lock:
-            if not self._closed:
-                self._enqueue(insert)
-                return insert.done
-        insert.discard()
-        insert.done.set_exception(Unavailable("shutting_down"))
-        return insert.done
+        return self._queue.submit(insert)
 
-    def _enqueue(self, insert: "_SmallInsert | _LargeInsert") -> None:
-        if isinstance(insert, _LargeInsert):
-            self._pool.submit(insert.commit)
-        elif insert.group_key in self._queues:
-            self._queues[insert.group_key].append(insert)
-        else:
-            self._queues[insert.group_key] = deque([insert])
-            self._pool.submit(self._commit_queue, insert.group_key)
+    def _commit(self, group: list["_SmallInsert | _LargeInsert"]) -> None:
+        small = [insert for insert in group if isinstance(insert, _SmallInsert)]
+        if small:
+            _commit_group(self.ws, small[0].group_key.caller, small)
+        for insert in group:
+            if isinstance(insert, _LargeInsert):
+                insert.commit()
 
-    def _commit_queue(self, group_key: "_GroupKey") -> None:
-        """Commit one group of a queue, and reschedule the rest, so that other queues get a thread."""
-        try:
-            with self._lock:
-                group = self._next_group(self._queues[group_key])
-            _commit_group(self.ws, group_key.caller, group)
-        finally:
-            with self._lock:
-                if self._queues[group_key]:
-                    self._pool.submit(self._commit_queue, group_key)
-                else:
-                    del self._queues[group_key]
-                    self._lock.notify_all()
-
-    def _next_group(self, queue: deque["_SmallInsert"]) -> list["_SmallInsert"]:
+    def _next_group(self, queue: deque["_SmallInsert | _LargeInsert"]) -> list["_SmallInsert | _LargeInsert"]:
         """Take the next group from a queue: in order, of one schema, without duplicate keys.
 
         The second insert with a key stays in the queue and gets the receipt of the first.
         """
-        group: list[_SmallInsert] = []
-        later: list[_SmallInsert] = []
+        group: list[_SmallInsert | _LargeInsert] = []
+        later: list[_SmallInsert | _LargeInsert] = []
         keys: set[str] = set()
         free_bytes = _GROUP_SIZE_FACTOR * self.small_bytes
         while queue and len(group) < self._max_group_size and free_bytes > 0:
             insert = queue.popleft()
+            assert isinstance(insert, _SmallInsert), "a large insert is not queued"
             if group and (insert.member.key in keys or not insert.overlay.schema.equals(group[0].overlay.schema)):
                 later.append(insert)
             elif insert.done.set_running_or_notify_cancel():
@@ -295,6 +269,8 @@ class _SmallInsert:
 class _LargeInsert:
     """A complete insert with its batches in staged files."""
 
+    group_key: ClassVar[None] = None
+
     stage: StagingArea
     writer: DataFileWriter
     overlay: DatasetOverlay
@@ -303,9 +279,6 @@ class _LargeInsert:
 
     def commit(self) -> None:
         """Commit the insert and complete the future."""
-        if not self.done.set_running_or_notify_cancel():
-            self.discard()
-            return
         try:
             with self.stage:
                 added = _finish_files(self.stage, self.writer)
