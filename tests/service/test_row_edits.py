@@ -27,6 +27,7 @@ from penstock.service.datasets.overlay import DatasetOverlay
 from penstock.service.datasets.row_edits import EditResult, RowEdit
 from penstock.service.datasets.staging import StagingArea
 from penstock.service.datasets.write import load_writable
+from penstock.service.transactions.transaction_commit import commit_changes
 from support.workspaces import WorkspaceFixture
 
 Held = dict[int, tuple[int, str]]  # row id → values
@@ -355,7 +356,7 @@ class Tx:
 
     def commit(self) -> None:
         with self.stage:
-            self.stage.commit([self.working.change()])
+            commit_changes(self.lake._workspace, self.lake.caller, self.stage, [self.working.change()])
 
 
 def test_edits_in_transaction_see_its_writes(five: Dataset) -> None:
@@ -418,6 +419,23 @@ def test_edits_of_one_row_in_files_with_stored_ids_conflict_and_name_it(five: Da
     assert held(five) == {1: (1, "one"), 2: (2, "II"), 3: (3, "three"), 5: (5, "five")}
     if edit_mode == "mark":
         assert caught.value.context["row_ids"] == [4]
+
+
+@pytest.mark.parametrize("edit_mode", ["mark"])
+def test_transaction_commits_after_compaction_of_its_files(five: Dataset) -> None:
+    """Compaction changes no row, so that a transaction does not lose to it: its rows are located in the new file."""
+    update(five, [2], [(20, "II")])
+    one, other = Tx(five), Tx(five)
+    one.edit([1, 5], [(10, "I"), (50, "V")])
+    one.edit([2])
+    other.edit([3])
+    five.append({"id": [6], "word": ["six"]})
+    five.compact()
+    one.commit()
+    assert held(five) == {1: (10, "I"), 3: (3, "three"), 4: (4, "four"), 5: (50, "V"), 6: (6, "six")}
+    five.compact()
+    with pytest.raises(Conflict):  # between its start and now there was an edit
+        other.commit()
 
 
 def test_delete_of_all_rows_by_several_writers_drops_the_file(five: Dataset, edit_mode: str) -> None:

@@ -57,13 +57,17 @@ class DeletedRows:
         None  # numpy array: the row id of each position; None: they follow from `first_row_id`, or are unknown
     )
 
+    def all_row_ids(self) -> Any:
+        """Return the row ids as a numpy array; None if they are unknown."""
+        if self.row_ids is not None:
+            return self.row_ids
+        first = self.file.first_row_id
+        return None if first is None else self.positions.positions + first
+
     def list_row_ids(self, limit: int) -> list[int]:
         """Return the first row ids; none if they are unknown."""
-        positions = self.positions.positions[:limit]
-        if self.row_ids is not None:
-            return [int(row_id) for row_id in self.row_ids[:limit]]
-        first = self.file.first_row_id
-        return [] if first is None else [int(position) + first for position in positions]
+        row_ids = self.all_row_ids()
+        return [] if row_ids is None else [int(row_id) for row_id in row_ids[:limit]]
 
 
 @dataclass(frozen=True, slots=True)

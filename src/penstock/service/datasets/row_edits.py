@@ -36,6 +36,9 @@ from penstock.service.datasets.staging import StagingArea
 from penstock.service.datasets.write import load_writable
 from penstock.service.workspace import Workspace
 
+_MAX_VERSIONS_BETWEEN = 1000  # an edit that is older is not relocated
+_ROW_PRESERVING_OPERATIONS = {"append", "compact"}  # they change no row that exists
+
 _RETURNED_ROW_ID = pa.field(ROW_ID_COLUMN, pa.int64(), nullable=False)
 
 
@@ -263,7 +266,7 @@ class RowEdit:
         Raises:
             NotFound: a row id of an update does not exist
         """
-        matches = find_rows([self._target(path, file, schema) for path, file in files.items()], self._row_ids)
+        matches = find_rows([_target_file(self._ws, path, file, schema) for path, file in files.items()], self._row_ids)
         is_found = np.zeros(len(self._ids), dtype=bool)
         for match in matches:
             is_found[match.id_indices] = True
@@ -274,15 +277,6 @@ class RowEdit:
             first = self._ids[int(missing.min())].as_py()
             raise NotFound("row_not_found", row_id=first, missing_rows=len(missing))
         return matches
-
-    def _target(self, path: str, file: DataFile, schema: pa.Schema) -> TargetFile:
-        first = file.first_row_id
-        ids = file.row_ids if first is None else (first, first + file.rows - 1)
-        assert ids is not None
-        layout = FileLayout(schema.append(ROW_ID), group_rows=self._ws.file_sizing.group_rows, differences=True)
-        return TargetFile(
-            path, file.rows, layout, bounds={STORED_ROW_ID_COLUMN: ids}, first_row_id=first, deleted=file.deleted
-        )
 
     def updated_rows(self) -> pa.Table:
         """Return the rows of an update, which are stored as they were sent, with their ids."""
@@ -304,6 +298,52 @@ class RowEdit:
         files = {self._ws.store.locate(file.path): file for file in listed}
         read_rows(self._find(files, before.schema), deleted.add)
         return deleted.table(before.schema)
+
+
+def relocate(ws: Workspace, caller: Caller, change: Change) -> Change | None:
+    """Locate the rows of an edit again, in the files to which compaction has moved them.
+
+    Returns:
+        The change for the newest version; None if other writers may have changed rows since the version that was read,
+        or if the change replaces whole files.
+    """
+    if not (change.deleted and change.rebase) or change.removed:
+        return None
+    row_ids = [deleted.all_row_ids() for deleted in change.deleted]
+    if any(ids is None for ids in row_ids):
+        return None
+    ids = np.concatenate(row_ids)
+    with ws.db.read(caller) as tx:
+        newest = snapshots.newest(tx, change.dataset)
+        between = newest.version.number - change.rows_read_at
+        if not 0 < between <= _MAX_VERSIONS_BETWEEN:
+            return None
+        operations = {version.operation for version in snapshots.versions(tx, change.dataset, limit=between)}
+        if not operations <= _ROW_PRESERVING_OPERATIONS:
+            return None
+        listed = snapshots.files(tx, newest, row_id_ranges=RowIds.from_array(ids).spans())
+    files = {ws.store.locate(file.path): file for file in listed}
+    targets = [_target_file(ws, path, file, newest.schema) for path, file in files.items()]
+    matches = find_rows(targets, RowIds.from_array(ids))
+    if sum(map(len, matches)) != len(ids):
+        return None
+    deleted = tuple(
+        DeletedRows(
+            files[match.file.path], DeletionVector.from_positions(match.positions), np.asarray(ids)[match.id_indices]
+        )
+        for match in matches
+    )
+    return replace(change.rebased(newest.version.number), read_version=newest.version.number, deleted=deleted)
+
+
+def _target_file(ws: Workspace, path: str, file: DataFile, schema: pa.Schema) -> TargetFile:
+    first = file.first_row_id
+    ids = file.row_ids if first is None else (first, first + file.rows - 1)
+    assert ids is not None
+    layout = FileLayout(schema.append(ROW_ID), group_rows=ws.file_sizing.group_rows, differences=True)
+    return TargetFile(
+        path, file.rows, layout, bounds={STORED_ROW_ID_COLUMN: ids}, first_row_id=first, deleted=file.deleted
+    )
 
 
 def request_digest(ids: pa.Array, rows: pa.Table | None) -> str:

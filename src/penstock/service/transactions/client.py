@@ -23,6 +23,7 @@ from penstock.service import process_identity
 from penstock.service.datasets.overlay import DatasetOverlay
 from penstock.service.datasets.staging import StagingArea
 from penstock.service.datasets.write import read_only_error
+from penstock.service.transactions.transaction_commit import commit_changes
 from penstock.service.transactions.write_set import WriteSet, staged_paths
 from penstock.service.workspace import Workspace
 
@@ -301,7 +302,7 @@ class ClientTransactions:
             return None
         # The transaction owns the files, not the staging area: they are removed when it ends without a commit.
         stage = StagingArea(self._ws, caller, key=f"{GENERATED_KEY_PREFIX}{transaction}", lease=transaction)
-        return stage.commit(changes, on_commit=mark_committed)
+        return commit_changes(self._ws, caller, stage, changes, mark_committed)
 
     def _receipt(self, caller: Caller, record: TransactionRecord) -> Receipt | None:
         if record.receipt is None:

@@ -15,6 +15,7 @@ from penstock.service.datasets.row_edits import EditResult, RowEdit
 from penstock.service.datasets.row_source import RowSource, SourceReader
 from penstock.service.datasets.staging import StagingArea
 from penstock.service.datasets.write import load_writable
+from penstock.service.transactions.transaction_commit import commit_changes
 from penstock.service.workspace import Workspace
 
 
@@ -71,7 +72,8 @@ class LocalTransaction:
         self._ended = True
         with self._stage:
             if error is None and self._overlays:
-                self.receipt = self._stage.commit([overlay.change() for overlay in self._overlays.values()])
+                changes = [overlay.change() for overlay in self._overlays.values()]
+                self.receipt = commit_changes(self._ws, self._caller, self._stage, changes)
 
     def _overlay(self, dataset: UUID) -> DatasetOverlay:
         self._assert_open()
