@@ -430,6 +430,11 @@ REASONS: dict[str, tuple[str, str]] = {
         "NotFound",
         "Schema not found",
     ),
+    "deleted_rows_in_files": (
+        "Unsupported",
+        "{files:,} data files of {name} contain {rows:,} deleted rows, which other readers would read. "
+        "Compact the dataset first, or read it with scan()",
+    ),
     "row_conflict": (
         "Conflict",
         "{author} changed {count:,} of the same rows of {name}{rows} in a version up to {version}. "

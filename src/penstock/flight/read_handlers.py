@@ -21,8 +21,7 @@ from penstock.service.workspace import Workspace
 BATCH_ROWS = 32 << 10  # bounds the memory of many slow readers
 UNKNOWN_COUNT = -1
 
-_MAX_READ_AHEAD_STREAMS = 2  # streams that read ahead on all cores
-_READ_AHEAD_BYTES = 200 << 20  # of each of them
+_MAX_READ_AHEAD_STREAMS = 2  # streams that read ahead; more would share the same cores
 
 # Opens the rows of a ticket for a caller, with the id of a transaction or None; the flag allows read-ahead. May block.
 OpenReader = Callable[[Caller, TableTicket, UUID | None, bool], pa.RecordBatchReader]
@@ -65,7 +64,7 @@ class ReadHandlers:
         table = await call.parse(len(ticket.ticket), commands.parse_ticket, ticket.ticket)
         self._active += 1
         try:
-            read_ahead = self._active <= _MAX_READ_AHEAD_STREAMS and call.reserve().try_grow(_READ_AHEAD_BYTES)
+            read_ahead = self._active <= _MAX_READ_AHEAD_STREAMS and call.reserve().try_grow(read.READ_AHEAD_SCAN_BYTES)
             reader = await call.run(self._open_reader, call.caller, table, call.transaction, read_ahead)
             async with aclosing(get_stream.encode_stream(call, reader)) as messages:
                 async for message in messages:

@@ -16,6 +16,7 @@ from penstock.core.merge import BATCH_ROWS, MergeResult
 from penstock.core.progress import ProgressCallback
 from penstock.core.schema.compatibility import cast_batch, check_fits
 from penstock.core.schema.type_names import parse_type
+from penstock.errors import Unsupported
 from penstock.service.datasets import alter, compact, merge, read, row_edits, row_source, write
 from penstock.service.datasets.row_edits import EditResult
 
@@ -113,13 +114,19 @@ class DatasetVersion:
         """List the paths of the data files, for Spark, DuckDB or Polars to read directly.
 
         Give the reader the schema of the version: a compacted or edited file has an additional column `_rowid`, and an
-        older file may lack columns or have narrower types. The files may contain deleted rows if the version has
-        deletion vectors. `scan` handles all of this.
+        older file may lack columns or have narrower types. `scan` handles all of this.
 
         Args:
             where: as in `files`
+
+        Raises:
+            Unsupported: a file contains deleted rows, which only Penstock leaves out
         """
-        return [self._lake._workspace.store.locate(file.path) for file in self.files(where)]
+        files = self.files(where)
+        if marked := [file for file in files if file.deleted]:
+            rows = sum(len(file.deleted) for file in marked if file.deleted)
+            raise Unsupported("deleted_rows_in_files", {"name": self.snapshot.name, "rows": rows, "files": len(marked)})
+        return [self._lake._workspace.store.locate(file.path) for file in files]
 
     def __arrow_c_schema__(self) -> object:
         return self.schema.__arrow_c_schema__()

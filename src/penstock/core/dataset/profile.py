@@ -90,23 +90,37 @@ def _column_from_stats(field: pa.Field, files: Sequence[NewFile]) -> ColumnProfi
     if not has_stats(field.type):
         return ColumnProfile(field)
     # A file without the column is older than the column: its rows have NULL.
-    parts = [(file.rows, file.stats.get(field.name, ColumnStats(None, None, file.rows))) for file in files]
-    valued = [part for rows, part in parts if part.nulls < rows]
-    lows, highs = [part.low for part in valued], [part.high for part in valued]
-    if None in lows:  # a file without statistics: its NULL count is unknown
+    parts = [(file, file.stats.get(field.name, ColumnStats(None, None, file.rows))) for file in files]
+    valued = [(file, part) for file, part in parts if part.nulls < file.rows]
+    if any(part.low is None for _, part in valued):  # a file without statistics: its NULL count is unknown
         return ColumnProfile(field)
+    nulls = [_live_nulls(file, part) for file, part in parts]
     return ColumnProfile(
         field,
-        sum(part.nulls for _, part in parts),
-        _exact_bound(field.type, lows, min),
-        _exact_bound(field.type, highs, max),
+        None if None in nulls else sum(count for count in nulls if count is not None),
+        _exact_bound(field.type, [(part.low, file.deleted is None) for file, part in valued], min),
+        _exact_bound(field.type, [(part.high, file.deleted is None) for file, part in valued], max),
     )
 
 
-def _exact_bound(data_type: pa.DataType, bounds: list[StatValue | None], outermost: Any) -> pa.Scalar | None:
-    """Return the outermost bound as a value of the column; None if it may be truncated."""
-    bound = None if None in bounds else outermost(bounds, default=None)
-    if bound is None or not is_exact(bound):
+def _live_nulls(file: NewFile, stats: ColumnStats) -> int | None:
+    """Return the number of NULLs in the rows that are not deleted; None if it is unknown."""
+    if stats.nulls == file.rows:
+        return file.live_rows
+    return stats.nulls if file.deleted is None or not stats.nulls else None
+
+
+def _exact_bound(
+    data_type: pa.DataType, bounds: list[tuple[StatValue | None, bool]], outermost: Any
+) -> pa.Scalar | None:
+    """Return the outermost bound as a value of the column; None if it may be truncated, or of a deleted row.
+
+    Args:
+        bounds: bounds of files, each with a flag: whether the row with this value is certainly not deleted
+    """
+    values = [value for value, _ in bounds]
+    bound = None if None in values else outermost(values, default=None)
+    if bound is None or not is_exact(bound) or (bound, True) not in bounds:
         return None
     if pt.is_floating(data_type):
         bound = float(bound) + 0.0  # Parquet statistics contain -0.0 for either zero

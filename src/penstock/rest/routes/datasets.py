@@ -147,9 +147,8 @@ def read_rows(request: Request, caller: CallerDep, dataset: DatasetKey) -> Respo
     is_page = media_type == media_types.JSON
     batch_rows = PAGE_BATCH_ROWS if is_page else STREAM_BATCH_ROWS
     ws, where = context_of(request).workspace, params.get("where")
-    reader = read.scan_rows(
-        ws, caller, snapshot, columns=columns, where=where, batch_rows=batch_rows, read_ahead=is_page
-    )
+    # Without read-ahead: a page needs few rows, and slow clients may keep streams open.
+    reader = read.scan_rows(ws, caller, snapshot, columns=columns, where=where, batch_rows=batch_rows, read_ahead=False)
     headers = {"etag": etag_of(snapshot)}
     reservation = ws.memory.reserve(caller)
     if not is_page:

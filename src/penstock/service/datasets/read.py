@@ -26,6 +26,7 @@ from penstock.storage.scan import scan
 
 SEARCH_FIELDS = dataset_search.FIELDS
 BATCH_ROWS = storage_scan.BATCH_ROWS  # the default size of a batch
+READ_AHEAD_SCAN_BYTES = storage_scan.READ_AHEAD_SCAN_BYTES  # largest memory of a scan that reads ahead
 MAX_VERSIONS = 100_000  # of one page of a history
 
 _MAX_ROW_ID = (1 << 63) - 1
@@ -158,7 +159,7 @@ def scan_rows(
         where: a filter expression
         row_ids: add the column `rowid`
         batch_rows: the largest number of rows in a batch
-        read_ahead: read before the consumer requests rows
+        read_ahead: read before the consumer requests rows; takes up to READ_AHEAD_SCAN_BYTES of memory
 
     Raises:
         Invalid: a column does not exist, or the filter expression is not valid
