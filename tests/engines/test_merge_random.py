@@ -169,8 +169,9 @@ def run_plain(program: Program, merge: Callable[..., dict[str, int]], path: Path
     run(program, merged, current_rows)
 
 
-def run_dataset(program: Program, engine: str, dataset: Dataset) -> None:
-    for held in program.files or []:
+def run_dataset(program: Program, engine: str, dataset: Dataset, *, has_rows: bool = False) -> None:
+    """Run the steps on a dataset; `has_rows`: it contains the rows of the program already."""
+    for held in [] if has_rows else program.files or []:
         dataset.append(table(held, program.columns))
 
     def merged(source: pa.Table, keys: list[str], options: dict[str, Any]) -> dict[str, int]:

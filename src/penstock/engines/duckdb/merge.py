@@ -2,7 +2,8 @@
 
 Keys are matched once; the result is, for each file, the matched rows and the source row of each. A file is then
 rewritten by a positional join with a table of the source values for its rows, so the cost of a rewrite does not depend
-on the size of the source, and rows keep their order.
+on the size of the source, and rows keep their order. Deletion vectors are applied to the matches, to NULL keys and in
+the positional join: a file without one pays nothing.
 """
 
 import os
@@ -20,12 +21,14 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from penstock.core import merge
+from penstock.core.dataset.deletion_vector import DeletionVector
 from penstock.core.dataset.row_groups import MAX_GROUP_BYTES
 from penstock.core.merge import (
     FileLayout,
     FileSink,
     MatchCounts,
     Matched,
+    MergeOutput,
     MergePlan,
     OutputFile,
     Rest,
@@ -45,7 +48,7 @@ from penstock.engines.duckdb.connection import (
     open_cursor,
 )
 from penstock.engines.duckdb.parquet_output import write_parquet
-from penstock.engines.duckdb.rewrite_sql import FileRewrite, updated_columns
+from penstock.engines.duckdb.rewrite_sql import FileRewrite, UpdatedRows, updated_columns
 from penstock.engines.duckdb.table_take import take_rows, without_nested_offsets, without_views
 from penstock.engines.duckdb.types import describe_unsupported_column, quote_identifier, sql_type
 from penstock.errors import Unavailable
@@ -113,15 +116,22 @@ class DuckDBMergeSession:
 
     def _count_nulls(self, files: Sequence[TargetFile]) -> Mapping[str, int]:
         file_columns = _columns_in(self._db, files)
+        has_vectors = any(file.deleted for file in files)
+        if has_vectors:
+            self._db.register("deleted_rows", _deleted_rows(files))
         counts = {}
         for name in self._plan.keys:
             if name in self._plan.partitions:
-                counts[name] = sum(file.rows for file in files if file.partition_values[name] is None)
+                counts[name] = sum(file.live_rows for file in files if file.partition_values[name] is None)
             elif name in file_columns:
-                query = f"SELECT count(*) FROM {READ_FILES_SQL} WHERE {quote_identifier(name)} IS NULL"
+                nulls = (
+                    f"SELECT file_index, file_row_number FROM {READ_FILES_SQL} WHERE {quote_identifier(name)} IS NULL"
+                )
+                live = "ANTI JOIN deleted_rows d ON n.file_index = d.file AND n.file_row_number = d.row"
+                query = f"SELECT count(*) FROM ({nulls}) n {live if has_vectors else ''}"
                 counts[name] = fetch_integer(self._db, query, files=_paths(files))
             else:
-                counts[name] = sum(file.rows for file in files)
+                counts[name] = sum(file.live_rows for file in files)
         return {name: count for name, count in counts.items() if count}
 
     def match(self, files: Sequence[TargetFile]) -> MatchCounts:
@@ -134,7 +144,12 @@ class DuckDBMergeSession:
         counts = {path: len(matches.source_rows) for path, matches in self._matches.items()}
         return MatchCounts(counts, int(self._is_new.sum()), fetch_integer(self._db, "SELECT count(*) FROM keys"))
 
-    def write(self, rewrite_plan: RewritePlan, sink: FileSink) -> list[OutputFile]:
+    def write(self, rewrite_plan: RewritePlan, sink: FileSink) -> MergeOutput:
+        outputs = self._write_files(rewrite_plan, sink)
+        deleted = {f: DeletionVector.from_positions(self._matches[f.path].rows) for f in rewrite_plan.mark}
+        return MergeOutput(tuple(outputs), deleted)
+
+    def _write_files(self, rewrite_plan: RewritePlan, sink: FileSink) -> list[OutputFile]:
         is_new = self._is_new.copy() if rewrite_plan.insert else np.zeros_like(self._is_new)
         merged_files = [
             file
@@ -144,6 +159,8 @@ class DuckDBMergeSession:
         jobs: list[_Job] = [
             partial(self._rewrite_file, file, sink) for file in rewrite_plan.rewrite if file not in merged_files
         ]
+        if rewrite_plan.mark:
+            jobs.append(partial(self._write_updated_rows, rewrite_plan.mark, sink))
         rows, row_indices = self._source, np.flatnonzero(is_new)
         if not self._plan.partitions:
             jobs.append(partial(self._write_new_files, rows, row_indices, {}, sink))
@@ -223,14 +240,14 @@ class DuckDBMergeSession:
         file, row, source_row = (matches[name].to_numpy() for name in ("file", "row", "source_row"))
         order = np.lexsort((source_row, file))
         ends = np.searchsorted(file[order], np.arange(len(files) + 1))
-        file_orders = (
-            (target_file.path, order[ends[number] : ends[number + 1]]) for number, target_file in enumerate(files)
-        )
-        return {
-            path: FileKeyMatches(row[file_order], source_row[file_order])
-            for path, file_order in file_orders
-            if len(file_order)
-        }
+        file_matches = {}
+        for number, target_file in enumerate(files):
+            file_order = order[ends[number] : ends[number + 1]]
+            if target_file.deleted:
+                file_order = file_order[~np.isin(row[file_order], target_file.deleted.positions)]
+            if len(file_order):
+                file_matches[target_file.path] = FileKeyMatches(row[file_order], source_row[file_order])
+        return file_matches
 
     def _partition_values(self, name: str, files: Iterable[TargetFile]) -> pa.Array:
         return pa.array([file.partition_values[name] for file in files], self._plan.schema.field(name).type)
@@ -249,7 +266,7 @@ class DuckDBMergeSession:
             or plan.keeps_columns
             or plan.row_ids
             or plan.partitions
-            or 2 * len(matches.source_rows) > file.rows
+            or 2 * len(matches.source_rows) > file.live_rows
         ):
             return False
         if is_new[matches.source_rows].any() or not np.diff(matches.source_rows).all():
@@ -268,11 +285,13 @@ class DuckDBMergeSession:
         matches = self._matches.get(file.path) if deletes or plan.rules.matched is Matched.UPDATE else None
         if matches is None and deletes:
             return JobOutput([])
+        if matches is None and file.deleted:
+            matches = FileKeyMatches(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
         file_rewrite = FileRewrite(plan, file, matches is not None, self._updated_columns, _columns_in(db, [file]))
         parameters = {"files": _paths([file])} if file_rewrite.reads_target else {}
         matched_values = None if matches is None else self._collect_matched_values(matches, file)
         moved_count = 0 if matched_values is None else matched_values.moved_rows
-        row_count = (len(matches.source_rows) if matches is not None and deletes else file.rows) - moved_count
+        row_count = (len(matches.source_rows) if matches is not None and deletes else file.live_rows) - moved_count
         job_output = JobOutput([])
         if row_count:
             path = sink.path()
@@ -329,6 +348,50 @@ class DuckDBMergeSession:
             value = pa.scalar(file_rewrite.file.partition_values[name], schema.field(name).type)
             rows = rows.append_column(name, pa.repeat(value, rows.num_rows))
         return without_views(rows.select(schema.names).cast(schema))
+
+    # Marking
+
+    def _write_updated_rows(self, files: Sequence[TargetFile], sink: FileSink, db: Connection) -> JobOutput:
+        """Write the updated rows of marked files, with their row ids if the target has any.
+
+        The rows of all files share new files of about `sink.file_bytes`; the first file measures the bytes per row.
+        """
+        matches = [self._matches[file.path] for file in files]
+        file_numbers = np.repeat(np.arange(len(files)), [len(file_matches.rows) for file_matches in matches])
+        positions = np.concatenate([file_matches.rows for file_matches in matches])
+        source_rows = np.concatenate([file_matches.source_rows for file_matches in matches])
+        order, layout = np.lexsort((positions, file_numbers)), self._bound_row_groups(files[0].layout)
+        row_bytes, start = max(self._source.nbytes / max(self._source.num_rows, 1), 1), 0
+        job_output = JobOutput([])
+        while start < len(order):
+            rows = order[start : start + max(1, int(sink.file_bytes / row_bytes))]
+            numbers, file_indices = np.unique(file_numbers[rows], return_inverse=True)
+            updated_rows = UpdatedRows(self._plan, [files[number] for number in numbers])
+            path = sink.path()
+            self._register_updated_rows(updated_rows, file_indices, positions[rows], source_rows[rows], db)
+            with _name_damaged_file(db, updated_rows.files):
+                missing = updated_rows.missing_columns
+                file_columns = _columns_in(db, updated_rows.files) if missing else set()
+                old_columns = [name for name in missing if name in file_columns]
+                parameters = {"files": _paths(updated_rows.files)} if old_columns else {}
+                query = updated_rows.select_rows(layout.schema, old_columns)
+                row_count = write_parquet(db, query, path, layout, **parameters)
+            job_output.outputs.append(OutputFile(path, row_count))
+            sink.add_rows(row_count)
+            row_bytes, start = os.path.getsize(path) / len(rows), start + len(rows)
+        return job_output
+
+    def _register_updated_rows(
+        self, updated_rows: UpdatedRows, file_indices: Any, positions: Any, source_rows: Any, db: Connection
+    ) -> None:
+        """Register the table `m` for the query of `UpdatedRows`."""
+        source_order = np.argsort(source_rows, kind="stable")
+        values = take_rows(self._source, source_rows[source_order]).take(pa.array(np.argsort(source_order)))
+        first_row_ids = pa.array([file.first_row_id for file in updated_rows.files], pa.int64())
+        row_ids = pc.add(first_row_ids.take(pa.array(file_indices)), pa.array(positions))
+        columns = {f"c{i}": values[name] for i, name in enumerate(self._plan.source_columns)}
+        rows = pa.table({"file": file_indices, "row": positions, "row_id": row_ids, **columns})
+        db.register("m", rows.combine_chunks())
 
     # New files
 
@@ -437,20 +500,28 @@ class MatchedValues:
         order = np.argsort(self.positions)
         return self._take(self.positions[order], pa.array(order))
 
-    def full_reader(self, file_rows: int, batch_rows: int) -> pa.RecordBatchReader:
-        """Return a reader with one row for every row of the file, `batch_rows` at a time."""
-        indices = np.full(file_rows, -1)
+    def full_reader(self, file: TargetFile, batch_rows: int) -> pa.RecordBatchReader:
+        """Return a reader with one row for every row of the file, `batch_rows` at a time.
+
+        If the file has a deletion vector, the column `deleted` marks its rows.
+        """
+        indices = np.full(file.rows, -1)
         indices[self.positions] = np.arange(len(self.positions))
+        is_deleted = np.zeros(file.rows if file.deleted else 0, dtype=bool)
+        if file.deleted:
+            is_deleted[file.deleted.positions] = True
+
+        def rows_between(start: int, end: int) -> pa.Table:
+            batch_indices = indices[start:end]
+            numbers = np.arange(start, start + len(batch_indices))
+            rows = self._take(numbers, pa.array(batch_indices, mask=batch_indices < 0))
+            return rows.append_column("deleted", pa.array(is_deleted[start:end])) if file.deleted else rows
 
         def batches() -> Iterator[pa.RecordBatch]:
-            for start in range(0, file_rows, batch_rows):
-                batch_indices = indices[start : start + batch_rows]
-                numbers = np.arange(start, start + len(batch_indices))
-                yield from self._take(numbers, pa.array(batch_indices, mask=batch_indices < 0)).to_batches()
+            for start in range(0, file.rows, batch_rows):
+                yield from rows_between(start, start + batch_rows).to_batches()
 
-        return pa.RecordBatchReader.from_batches(
-            self._take(self.positions[:0], pa.array([], pa.int64())).schema, batches()
-        )
+        return pa.RecordBatchReader.from_batches(rows_between(0, 0).schema, batches())
 
     def _take(self, positions: Any, indices: pa.Array) -> pa.Table:
         rows = self.rows.take(indices).combine_chunks()
@@ -464,7 +535,7 @@ def _register_matches(
     if matched_values is not None:
         db.register(
             "m",
-            matched_values.full_reader(file_rewrite.file.rows, batch_rows)
+            matched_values.full_reader(file_rewrite.file, batch_rows)
             if file_rewrite.reads_target
             else matched_values.sparse_table(),
         )
@@ -492,6 +563,13 @@ def _columns_in(db: Connection, files: Sequence[TargetFile]) -> set[str]:
     if not files:
         return set()
     return {name for name, *_ in execute(db, f"DESCRIBE SELECT * FROM {READ_FILES_SQL}", files=_paths(files))}
+
+
+def _deleted_rows(files: Sequence[TargetFile]) -> pa.Table:
+    """Return the positions in the deletion vectors of the files: columns `file` (index in `files`) and `row`."""
+    vectors = [(index, file.deleted.positions) for index, file in enumerate(files) if file.deleted]
+    file_indices = np.repeat([index for index, _ in vectors], [len(positions) for _, positions in vectors])
+    return pa.table({"file": file_indices, "row": np.concatenate([positions for _, positions in vectors])})
 
 
 def _paths(files: Iterable[TargetFile]) -> list[str]:
