@@ -122,7 +122,7 @@ class DirectoryTarget:
             Conflict: another process has changed one of the old files
         """
         directory = self._directory
-        rewrite_plan.assert_written(sum(output.rows for output in outputs))
+        rewrite_plan.assert_written(sum(output.rows for output in outputs), 0)
         affected = {file.path for file in (*rewrite_plan.rewrite, *rewrite_plan.drop)}
         for path, file in self._directory_files.items():
             if path in affected and not directory.unchanged(file):
