@@ -85,13 +85,13 @@ class AppendRunner:
         from penstock.engines.spark.append import count_append, write_append
 
         sink = FolderSink(self.folder, planned.working, file_bytes)
-        files = write_append(self.spark, planned, source, sink, on_job)
+        files = write_append(self.spark, planned, source, sink, str(self.folder), on_job)
         tables = [pq.read_table(file.path) for file in files]
         types = dict(zip(planned.working.names, planned.working.types, strict=True))
         assert all(dict(zip(t.schema.names, t.schema.types, strict=True)) == types for t in tables)
         assert [file.rows for file in files] == [table.num_rows for table in tables]
         rows = pa.concat_tables([planned.working.empty_table(), *tables], promote_options="permissive")
-        assert sink.rows == rows.num_rows == count_append(self.spark, planned, source)
+        assert sink.rows == rows.num_rows == count_append(self.spark, planned, source, str(self.folder))
         return files, rows
 
 
@@ -176,9 +176,11 @@ def test_select_rows_returns_requested_columns(runner: AppendRunner) -> None:
     table = pa.table({"a.b": [1, 2, 3], "state": ["on", "off", "on"], "`": [1.5, 2.5, None]})
     source, columns = runner.store(table), ["`", "a.b"]
     on = parse("state = 'on'")
-    assert select_rows(runner.spark, source, on, columns).toArrow().to_pydict() == {"`": [1.5, None], "a.b": [1, 3]}
-    assert select_rows(runner.spark, source, None, ["state"]).count() == 3
-    empty = select_rows(runner.spark, replace(source, paths=(), rows=0, bytes=0), on, columns)
+    scratch = str(runner.folder)
+    selected = select_rows(runner.spark, source, on, columns, scratch)
+    assert selected.toArrow().to_pydict() == {"`": [1.5, None], "a.b": [1, 3]}
+    assert select_rows(runner.spark, source, None, ["state"], scratch).count() == 3
+    empty = select_rows(runner.spark, replace(source, paths=(), rows=0, bytes=0), on, columns, scratch)
     assert empty.toArrow().schema.equals(pa.schema([("`", DOUBLE), ("a.b", LONG)]))
 
 

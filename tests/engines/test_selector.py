@@ -408,6 +408,7 @@ schema = pq.read_schema(path)
 files = SourceFiles(schema, (path,), 7, 1000)
 spark = isolated_session(get_or_start_session("local[1]", {"spark.driver.memory": "512m"}))
 def selected(text):
-    return sorted(row.id for row in select_rows(spark, files, bind(parse(text), schema), ["id"]).collect())
+    rows = select_rows(spark, files, bind(parse(text), schema), ["id"], "")
+    return sorted(row.id for row in rows.collect())
 print(json.dumps({text: selected(text) for text in conditions}))
 """

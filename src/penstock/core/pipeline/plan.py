@@ -4,14 +4,15 @@ Errors are found in a fixed order: the dataset, its version, the selector, the g
 column, function and input), columns that the working dataset lacks, and finally the types.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from penstock.core import merge as core_merge
 from penstock.core import selector as core_selector
+from penstock.core.dataset.deletion_vector import DeletionVector
 from penstock.core.formatting import format_value
 from penstock.core.pipeline.aggregates import Aggregate, Function, result_type
 from penstock.core.pipeline.operations import AppendOperation, MergeOperation, Operation, describe_operation
@@ -66,8 +67,14 @@ class SourceFiles:
 
     schema: pa.Schema  # of that version; older files may lack columns (read as NULL) or have narrower types
     paths: tuple[str, ...]  # files that can be opened, without those whose statistics exclude every selected row
-    rows: int
+    rows: int  # without deleted ones
     bytes: int
+    deleted: Mapping[str, DeletionVector] = field(default_factory=dict)  # path of a file → its deleted rows
+
+    @property
+    def stored_rows(self) -> int:
+        """Return the number of rows with the deleted ones."""
+        return self.rows + sum(map(len, self.deleted.values()))
 
 
 def dataset_not_found(operation: Operation) -> NotFound:

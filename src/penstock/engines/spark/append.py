@@ -6,7 +6,9 @@ Rows that are appended without grouping never leave the task that reads them. Th
 
 import shutil
 from collections.abc import Sequence
+from functools import reduce
 
+import pyarrow as pa
 import pyspark.sql.types as st
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -19,6 +21,7 @@ from penstock.core.selector import Node
 from penstock.core.selector import columns as columns_of
 from penstock.engines.spark import jobs, parquet_input, parquet_output, value_checks
 from penstock.engines.spark.aggregates import AggregateRequest, aggregate_groups
+from penstock.engines.spark.parquet_input import FILE, PATH
 from penstock.engines.spark.parquet_output import RowEstimate
 from penstock.engines.spark.selector import to_spark_condition
 from penstock.engines.spark.types import spark_type
@@ -29,9 +32,15 @@ _MIN_FILES_TO_PACK = 8
 _SMALL_FILE_DIVISOR = 16  # a file is small if it is below this fraction of the requested size
 
 
-def select_rows(spark: SparkSession, source: SourceFiles, selector: Node | None, columns: Sequence[str]) -> DataFrame:
-    """Return the rows that match the filter, with the given columns."""
-    return _select_numbered(spark, source, selector, columns).toDF(*columns)
+def select_rows(
+    spark: SparkSession, source: SourceFiles, selector: Node | None, columns: Sequence[str], scratch: str
+) -> DataFrame:
+    """Return the rows that match the filter, with the given columns.
+
+    Args:
+        scratch: existing folder that all workers can access; the rows are read with files in it
+    """
+    return _select_numbered(spark, source, selector, columns, scratch).toDF(*columns)
 
 
 def write_append(
@@ -39,6 +48,7 @@ def write_append(
     append: PlannedAppend,
     source: SourceFiles,
     sink: FileSink,
+    scratch: str,
     on_job: ProgressCallback | None = None,
 ) -> list[OutputFile]:
     """Write the rows of an append. Empty files are not written."""
@@ -47,7 +57,12 @@ def write_append(
     copies_rows = not (append.group_by or append.selector)
     estimate = RowEstimate(sink, source.rows if copies_rows else 0, 1, on_job)
     folder, context = sink.folder(), spark.sparkContext
-    jobs.run_job(context, "penstock append: write", lambda: _write_files(spark, append, source, sink, folder), estimate)
+    jobs.run_job(
+        context,
+        "penstock append: write",
+        lambda: _write_files(spark, append, source, sink, scratch, folder),
+        estimate,
+    )
     outputs = list(parquet_output.list_output_files(folder, {}))
     if (
         len(outputs) > _MIN_FILES_TO_PACK
@@ -65,7 +80,11 @@ def write_append(
 
 
 def count_append(
-    spark: SparkSession, append: PlannedAppend, source: SourceFiles, on_job: ProgressCallback | None = None
+    spark: SparkSession,
+    append: PlannedAppend,
+    source: SourceFiles,
+    scratch: str,
+    on_job: ProgressCallback | None = None,
 ) -> int:
     """Count the rows of an append without checking values, so `write_append` may still reject some."""
     if not source.paths:
@@ -74,37 +93,46 @@ def count_append(
         return source.rows
 
     def count_rows() -> int:
-        selected = _select_numbered(spark, source, append.selector, append.group_by)
+        selected = _select_numbered(spark, source, append.selector, append.group_by, scratch)
         return (selected.distinct() if append.group_by else selected).count()
 
     return jobs.run_job(spark.sparkContext, "penstock append: count", count_rows, on_job)
 
 
 def _select_numbered(
-    spark: SparkSession, source: SourceFiles, selector: Node | None, columns: Sequence[str]
+    spark: SparkSession, source: SourceFiles, selector: Node | None, columns: Sequence[str], scratch: str
 ) -> DataFrame:
-    """Return the rows that match the filter, with columns named `s0`, `s1`, …"""
+    """Return the rows that match the filter and are not deleted, with columns named `s0`, `s1`, …"""
     aliases = [f"s{i}" for i in range(len(columns))]
     if not source.paths:
         null_columns = [F.lit(None).cast(spark_type(source.schema.field(name).type)) for name in columns]
         return spark.range(0).select(*null_columns).toDF(*aliases)
     filter_columns = columns_of(selector) if selector else frozenset()
     names = [*columns, *sorted(filter_columns - set(columns))]
-    types = [spark_type(source.schema.field(name).type) for name in names]
-    rows = parquet_input.read_parquet(spark, list(map(st.StructField, names, types)), *source.paths)
-    if selector:
-        rows = rows.filter(to_spark_condition(selector, source.schema))
-    return rows.toDF(*aliases, *(f"j{i}" for i in range(len(names) - len(columns)))).select(*aliases)
+    all_aliases = [*aliases, *(f"j{i}" for i in range(len(names) - len(columns)))]
+    fields = [st.StructField(name, spark_type(source.schema.field(name).type)) for name in names]
+    condition = to_spark_condition(selector, source.schema) if selector else F.lit(True)
+    frames = []
+    if paths := [path for path in source.paths if path not in source.deleted]:
+        frames.append(parquet_input.read_parquet(spark, fields, *paths).filter(condition).toDF(*all_aliases))
+    if source.deleted:
+        facts = pa.table({PATH: list(source.deleted), FILE: pa.arange(0, len(source.deleted))})
+        rows = parquet_input.read_parquet(spark, fields, *source.deleted)
+        rows = parquet_input.add_file_facts(rows.filter(condition), all_aliases, facts, rows.inputFiles())
+        frames.append(parquet_input.exclude_deleted(rows, dict(enumerate(source.deleted.values())), scratch))
+    return reduce(DataFrame.unionAll, [rows.select(*aliases) for rows in frames])
 
 
-def _write_files(spark: SparkSession, append: PlannedAppend, source: SourceFiles, sink: FileSink, folder: str) -> None:
+def _write_files(
+    spark: SparkSession, append: PlannedAppend, source: SourceFiles, sink: FileSink, scratch: str, folder: str
+) -> None:
     _set_partition_sizes(spark, source, sink)
     aggregates = list(dict.fromkeys(append.aggregates))
     inputs = [aggregate.input for aggregate in aggregates if aggregate.input is not None]
     copied = [feed.origin for feed in append.feeds if isinstance(feed.origin, str)]
     columns = list(dict.fromkeys([*(append.group_by or copied), *inputs]))
     aliases = {name: f"s{i}" for i, name in enumerate(columns)}
-    rows = _select_numbered(spark, source, append.selector, columns)
+    rows = _select_numbered(spark, source, append.selector, columns, scratch)
     if append.group_by:
         column_indices = {feed.origin: index for index, feed in reversed(list(enumerate(append.feeds)))}
         requests = [
@@ -125,7 +153,7 @@ def _write_files(spark: SparkSession, append: PlannedAppend, source: SourceFiles
     values = [_align_column(append, source, index, feed, value_aliases) for index, feed in enumerate(append.feeds)]
     rows = rows.select(*values).toDF(*append.working.names)
     # A task may read somewhat more than one file; 25 % tolerance avoids a second, tiny file.
-    file_rows = 0 if append.group_by else int(1.25 * sink.file_bytes * source.rows / max(source.bytes, 1)) + 1
+    file_rows = 0 if append.group_by else int(1.25 * sink.file_bytes * source.stored_rows / max(source.bytes, 1)) + 1
     options = parquet_output.writer_options(sink.layout, parquet_output.spark_codec(sink.layout), file_rows)
     with value_checks.translate_check_errors(append.working.names):
         rows.write.options(**options).parquet(folder)

@@ -298,7 +298,8 @@ class _Execution:
         match step.planned:
             case PlannedAppend() as planned:
                 append, on_job = _load_spark_append(), self._stage.progress.on_job
-                rows = append.count_append(self._session, planned, self._files(step), on_job)
+                source, scratch = self._files(step), self._stage.scratch()
+                rows = append.count_append(self._session, planned, source, scratch, on_job)
                 return replace(working.append_change(()), counts=Counts(inserted=rows))
             case PlannedMerge() as planned:
                 stats = self._merging(step, planned).preview(working).stats
@@ -312,14 +313,15 @@ class _Execution:
             return working.append_change(())
         session, sink = self._session, self._stage.sink(working.location, planned.working)
         progress.update(phase="write")
-        outputs = append.write_append(session, planned, source, sink, progress.on_job)
+        outputs = append.write_append(session, planned, source, sink, self._stage.scratch(), progress.on_job)
         return working.append_change(
             self._stage.adopt(working.location, [(out.path, planned.working) for out in outputs])
         )
 
     def _merging(self, step: Step, planned: PlannedMerge) -> DatasetMerge:
         append = _load_spark_append()
-        frame = append.select_rows(self._session, self._files(step), planned.selector, planned.columns)
+        source, scratch = self._files(step), self._stage.scratch()
+        frame = append.select_rows(self._session, source, planned.selector, planned.columns, scratch)
         schema = pa.schema([step.source.schema.field(name) for name in planned.columns])
         rows = RowSource(schema, lambda: iter(frame.toArrow().to_batches()), frame)
         order_by = planned.dedup_order_by or None
@@ -333,7 +335,11 @@ class _Execution:
         files = read.files_matching(self._ws, self._caller, step.source, step.planned.selector)
         paths = tuple(self._ws.store.locate(file.path) for file in files)
         return SourceFiles(
-            step.source.schema, paths, sum(file.rows for file in files), sum(file.bytes for file in files)
+            step.source.schema,
+            paths,
+            sum(file.live_rows for file in files),
+            sum(file.bytes for file in files),
+            {path: file.deleted for path, file in zip(paths, files, strict=True) if file.deleted},
         )
 
     def _output_change(self, plan: PipelinePlan, working: DatasetOverlay, goal: UUID) -> Change:
