@@ -19,6 +19,19 @@ REASONS: dict[str, tuple[str, str]] = {
     "abstract_schema_type": ("Invalid", "Type {gts_id} is abstract. Use {base} or a type derived from it"),
     "added_column_required": ("Invalid", "Column {name!r} must be nullable: existing rows have no value for it"),
     "bad_batch_rows": ("Invalid", "batch_rows must be an integer of 1 or more, not {batch_rows!r}"),
+    "bad_cluster_key.nested": (
+        "Invalid",
+        "Column {column!r} has type {data_type}. A cluster key must consist of numbers, texts, bytes, booleans, dates or timestamps",
+    ),
+    "bad_cluster_key.repeated": ("Invalid", "Column {column!r} occurs twice in the cluster key"),
+    "bad_cluster_key.too_many": (
+        "Invalid",
+        "The cluster key has {count} columns. At most {max_columns} are allowed",
+    ),
+    "bad_cluster_key.unknown_column": (
+        "Invalid",
+        "Unknown column {column!r} in the cluster key. Columns of the dataset: {valid}",
+    ),
     "bad_column_name.characters": (
         "Invalid",
         "Invalid column name {column}: use 1 to {max_length} printable characters",
@@ -998,6 +1011,7 @@ REASONS: dict[str, tuple[str, str]] = {
     ),
     "bad_condition": ("Invalid", '{header} must be * or a list of ETags in quotes, such as "3"'),
     "bad_json.not_an_object": ("Invalid", "The body must be a JSON object"),
+    "bad_member.cluster_by": ("Invalid", "cluster_by must be an array of column names"),
     "bad_member.dataset_flags": ("Invalid", "row_ids and read_only must be true or false"),
     "bad_odata_version": ("Invalid", "{header} must be one version number, such as 4.0"),
     "bad_odata_version.too_low": (
@@ -1006,7 +1020,7 @@ REASONS: dict[str, tuple[str, str]] = {
     ),
     "bad_odata_version.unknown": ("Invalid", "{header} must be one of {valid}"),
     "bad_option.count_in_stream": ("Invalid", "$count is available in JSON responses only"),
-    "bad_parameter.columns": ("Invalid", "Parameter columns must be column names separated by commas"),
+    "bad_parameter.columns": ("Invalid", "Parameter {parameter} must be column names separated by commas"),
     "bad_parameter.diff": ("Invalid", "Parameters from and to are required, as in ?from=1&to=2"),
     "bad_parameter.framework": ("Invalid", "Invalid parameter. See `errors` for the details"),
     "bad_parameter.not_a_boolean": ("Invalid", "Parameter {name} must be true or false"),
@@ -1033,7 +1047,7 @@ REASONS: dict[str, tuple[str, str]] = {
     "body_too_large": ("Invalid", "The request body exceeds the limit of {limit:,} bytes"),
     "cannot_listen.http": ("Unavailable", "Cannot listen on {host} port {port}: {cause}"),
     "dataset_not_found.bad_name": ("NotFound", "Dataset {dataset!r} not found"),
-    "duplicate_parameter.columns": ("Invalid", "Parameter columns names a column twice"),
+    "duplicate_parameter.columns": ("Invalid", "Parameter {parameter} names a column twice"),
     "duplicate_parameter.query": ("Invalid", "Parameter {name!r} occurs twice"),
     "duplicate_parameter.versions": ("Invalid", "Parameter versions names dataset {dataset} twice"),
     "method_not_allowed": ("Invalid", "Method {method} is not allowed for {path}. Allowed: {allowed}"),

@@ -143,7 +143,7 @@ def test_stale_version_conflict_names_the_author_of_the_newest_version(lake: Lak
         failpoints.armed("stage.begun", lambda: pending.pop()() if pending else None),
         pytest.raises(Conflict) as raised,
     ):
-        three_rows.compact()
+        three_rows.overwrite({"id": [8], "word": ["eight"]})
     assert raised.value.context["newest"] == three_rows.version == 3
     assert "(overwrite)" in raised.value.message
 

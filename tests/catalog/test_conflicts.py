@@ -54,7 +54,10 @@ def test_overtaken_write_has_the_outcome_in_the_conflicts_table(
     if "drop" not in (first, second):
         ids, versions = [1, 2, 3, 4], 2
         for write in (first, second) if expected == "done" else (first,):
-            versions += write != "delete" or 2 in ids  # to delete nothing makes no version
+            versions += not (
+                (write == "delete" and 2 not in ids)  # to delete nothing makes no version
+                or (write == second == "compact" and first in ("overwrite", "compact"))  # one file is left
+            )
             ids = _ids_after(write, ids)
         assert sorted(three_rows.to_arrow()["id"].to_pylist()) == ids
         assert three_rows.num_rows == len(ids)

@@ -155,8 +155,6 @@ class OverwriteWrite(AppendWrite):
 
 
 class CompactWrite(AppendWrite):
-    can_conflict = True
-
     def run(self) -> None:
         self._ds.compact()
 

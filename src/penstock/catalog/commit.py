@@ -49,6 +49,11 @@ _SELECT_HEAD = (
     .limit(1)
 )  # fmt: skip
 _INSERT_SCHEMA = insert_for_tenant(dataset_schemas)
+_SET_CLUSTER_KEY = (
+    update(datasets)
+    .where(tenant_filter(datasets), _d.dataset_id == bindparam("clustered"))
+    .values(cluster_by=bindparam("columns"), updated_at=bindparam("now"), updated_by=bindparam("user"))
+)
 # Called inside the transaction of the commit: its statements are committed with the data or not at all.
 OnCommit = Callable[[CatalogTransaction, Receipt], None]
 
@@ -246,6 +251,9 @@ def _apply_change(tx: CatalogTransaction, change: Change, commit_no: int, lock_o
     failpoints.hit("commit.marked")
     first_row_id = file_rows.insert_files(tx, change, version, row_ids=row_ids)
     failpoints.hit("commit.added")
+    if change.cluster_by is not None:
+        columns = _cluster_key_json(change.cluster_by)
+        tx.execute(_SET_CLUSTER_KEY, clustered=change.dataset, columns=columns, now=tx.now, user=tx.caller.user)
     counts = asdict(change.counts)
     return DatasetCommit(
         change.dataset, name, version, change.operation, totals.rows, **counts, first_row_id=first_row_id
@@ -319,6 +327,7 @@ def _insert_dataset(tx: CatalogTransaction, dataset: UUID, new: NewDataset) -> s
         row_ids=new.row_ids,
         next_row_id=1,
         next_file_no=1,
+        cluster_by=_cluster_key_json(new.cluster_by),
         created_at=tx.now,
         created_by=tx.caller.user,
         updated_at=tx.now,
@@ -327,6 +336,10 @@ def _insert_dataset(tx: CatalogTransaction, dataset: UUID, new: NewDataset) -> s
     if not inserted:
         raise AlreadyExists("dataset_exists", {"name": name}, dataset=name)
     return name
+
+
+def _cluster_key_json(columns: tuple[str, ...]) -> str | None:
+    return json.dumps(columns, ensure_ascii=False) if columns else None
 
 
 def _select_head(tx: CatalogTransaction, dataset: UUID) -> Row[Any]:

@@ -17,7 +17,8 @@ from penstock.core.progress import Progress, ProgressTracker
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock.lake import DatasetVersion, Lake
+    from penstock.core.dataset.compaction import CompactionResult
+    from penstock.lake import Dataset, DatasetVersion, Lake
 
 _PREVIEW_ROWS = 20  # that `read` prints on a terminal
 _MAX_BAR_LENGTH = 40  # characters of the longest bar of a histogram
@@ -35,11 +36,12 @@ def dataset() -> None:
 @click.option("--like", type=FilePath(), help="Take the columns from this file.")
 @click.option("--no-row-ids", is_flag=True, help="Do not give rows ids. Rows cannot be updated or deleted by id.")
 @click.option("--read-only", is_flag=True, help="Reject every later write.")
+@click.option("--cluster-by", metavar="COLUMNS", help="Columns that compaction sorts the rows by, at most 4.")
 @idempotency_key_option("A repeated command with the same key creates the dataset once.")
 @standard_options(
     """
     penstock dataset create finance.budget -c account:string! -c amount:decimal(12,2) -c posted:date
-    penstock dataset create finance.archive --like transactions.parquet
+    penstock dataset create finance.archive --like transactions.parquet --cluster-by account,posted
     """
 )
 def create(
@@ -49,6 +51,7 @@ def create(
     like: Path | None,
     no_row_ids: bool,
     read_only: bool,
+    cluster_by: str | None,
     idempotency_key: str | None,
 ) -> None:
     """Create an empty dataset NAME (namespace.name)."""
@@ -59,7 +62,12 @@ def create(
     schema = read_files([like]).schema if like else _parse_schema(columns)
     with context.lake() as lake:
         created = lake.create(
-            name, schema=schema, row_ids=not no_row_ids, read_only=read_only, idempotency_key=idempotency_key
+            name,
+            schema=schema,
+            row_ids=not no_row_ids,
+            read_only=read_only,
+            cluster_by=_parse_columns(cluster_by, "--cluster-by") or (),
+            idempotency_key=idempotency_key,
         ).current()
     context.report(created.snapshot.as_dict(), f"{created.name} was created with {len(created.schema)} columns")
 
@@ -146,7 +154,7 @@ def list_(context: CliContext) -> None:
     """
 )
 def show(context: CliContext, name: str, **version: Any) -> None:
-    """Show the columns of a dataset, its version, rows and size."""
+    """Show the columns of a dataset, its version, rows, deleted rows, size and cluster key."""
     with context.lake() as lake:
         dataset_version = _find_version(lake, name, **version)
     if context.json:
@@ -318,19 +326,35 @@ def export(
 @click.option(
     "--widen", multiple=True, metavar="NAME:TYPE", help="Change a column to a type that holds all its values."
 )
+@click.option("--cluster-by", metavar="COLUMNS", help="Columns that compaction sorts the rows by, at most 4.")
+@click.option("--no-cluster-by", is_flag=True, help="Remove the cluster key.")
 @idempotency_key_option("A repeated command with the same key is committed once.")
-@standard_options("penstock dataset alter finance.transactions --add note:string --widen amount:decimal(18,2)")
+@standard_options(
+    """
+    penstock dataset alter finance.transactions --add note:string --widen amount:decimal(18,2)
+    penstock dataset alter finance.transactions --cluster-by account,posted
+    """
+)
 def alter(
-    context: CliContext, name: str, add: tuple[str, ...], widen: tuple[str, ...], idempotency_key: str | None
+    context: CliContext,
+    name: str,
+    add: tuple[str, ...],
+    widen: tuple[str, ...],
+    cluster_by: str | None,
+    no_cluster_by: bool,
+    idempotency_key: str | None,
 ) -> None:
-    """Add columns or widen column types, as a new version. No file is rewritten."""
-    if not add and not widen:
-        raise click.UsageError("Pass --add or --widen.")
+    """Add columns, widen column types or set the cluster key, as a new version. No file is rewritten."""
+    if not (add or widen or cluster_by or no_cluster_by):
+        raise click.UsageError("Pass --add, --widen, --cluster-by or --no-cluster-by.")
+    if cluster_by and no_cluster_by:
+        raise click.UsageError("Pass either --cluster-by or --no-cluster-by.")
     with context.lake() as lake:
         ds = lake.dataset(name)
         receipt = ds.alter(
             add=_parse_schema(add) if add else None,
             widen=dict(_parse_column(text) for text in widen),
+            cluster_by=[] if no_cluster_by else _parse_columns(cluster_by, "--cluster-by"),
             idempotency_key=idempotency_key,
         )
         description = repr(ds)
@@ -339,25 +363,60 @@ def alter(
 
 @dataset.command()
 @click.argument("name")
-@idempotency_key_option("A repeated command with the same key is committed once.")
-@standard_options("penstock dataset compact finance.transactions")
-def compact(context: CliContext, name: str, idempotency_key: str | None) -> None:
-    """Rewrite many small files into few large ones, as a new version. Rows and row ids stay the same."""
-    from penstock.core.formatting import format_count
+@click.option("--dry-run", is_flag=True, help="Print the steps without executing them.")
+@idempotency_key_option("A repeated command with the same key does nothing if the compaction was complete.")
+@standard_options(
+    """
+    penstock dataset compact finance.transactions
+    penstock dataset compact finance.transactions --dry-run
+    """
+)
+def compact(context: CliContext, name: str, dry_run: bool, idempotency_key: str | None) -> None:
+    """Rewrite small files, files with deleted rows and, with a cluster key, files with overlapping keys.
 
+    Rows and row ids stay the same. Each step rewrites a few files, as a new version, and does not delay other writers.
+    """
     with context.lake() as lake:
         ds = lake.dataset(name)
-        before = ds.current()
+        if dry_run:
+            _print_compaction_plan(context, ds)
+            return
         with context.progress(f"compacting {name}") as line:
-            receipt = ds.compact(idempotency_key=idempotency_key, progress=line.on_progress)
-        after = ds.current()
-    files_before, files_after = before.snapshot.version.files, after.snapshot.version.files
-    result = (
-        f"{format_count(files_before, 'file')} compacted to {files_after:,}"
-        if files_before != files_after
-        else f"nothing to compact in {format_count(files_before, 'file')}"
-    )
-    context.report(receipt.as_dict(), f"{after.name} version {after.version}: {result}")
+            result = ds.compact(idempotency_key=idempotency_key, progress=line.on_progress)
+        full_name = ds.name
+    context.report(result.as_dict(), f"{full_name} version {result.version}: {_describe_compaction(result)}")
+
+
+def _print_compaction_plan(context: CliContext, ds: "Dataset") -> None:
+    from penstock.core.formatting import format_bytes
+    from penstock.service.datasets import compact as compaction
+
+    target, steps = compaction.plan(*ds._target)
+    rows = [
+        {"step": number, **step.as_dict(), "size": format_bytes(step.bytes)} for number, step in enumerate(steps, 1)
+    ]
+    columns = {"step": "step", "files": "files", "rows": "rows", "deleted_rows": "deleted rows", "size": "size"}
+    context.table(rows, columns, f"{target.name} version {target.version.number}: nothing to compact")
+
+
+def _describe_compaction(result: "CompactionResult") -> str:
+    from penstock.core.formatting import format_bytes, format_count
+
+    if result.replayed:
+        return "already compacted; nothing changed"
+    facts = ["nothing to compact"]
+    if result.steps:
+        facts = [
+            f"{format_count(result.files_before, 'file')} compacted to {result.files_after:,} "
+            f"in {format_count(result.steps, 'step')}",
+            format_count(result.rows, "row"),
+            f"{format_bytes(result.bytes_before)} to {format_bytes(result.bytes_after)}",
+        ]
+    if result.deleted_rows:
+        facts.append(f"{format_count(result.deleted_rows, 'deleted row')} removed")
+    if result.lost_steps:
+        facts.append(f"{format_count(result.lost_steps, 'step')} lost to other writers")
+    return ", ".join(facts)
 
 
 @dataset.command()
@@ -408,13 +467,13 @@ def _parse_column(text: str, separator: str = ":") -> "tuple[str, pa.DataType]":
     return name, parse_type(data_type)
 
 
-def _parse_columns(columns: str | None) -> list[str] | None:
+def _parse_columns(columns: str | None, option: str = "--columns") -> list[str] | None:
     if columns is None:
         return None
     matches = _COLUMN_NAME.findall(columns)
     names = [quoted[1:-1].replace("``", "`") if quoted else plain.strip() for quoted, plain in matches]
     if not any(names):
-        raise click.UsageError("--columns contains no column name.")
+        raise click.UsageError(f"{option} contains no column name.")
     return [name for name in names if name]
 
 

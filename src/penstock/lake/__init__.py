@@ -107,6 +107,7 @@ class Lake:
         schema: pa.Schema | None = None,
         row_ids: bool = True,
         read_only: bool = False,
+        cluster_by: str | Sequence[str] = (),
         idempotency_key: str | None = None,
         progress: ProgressCallback | None = None,
     ) -> "Dataset":
@@ -119,6 +120,8 @@ class Lake:
             schema: the columns; by default those of the rows
             row_ids: give every row a stable 64-bit id, which `Dataset.update` and `Dataset.delete` need
             read_only: reject every later write
+            cluster_by: the columns, at most four, that `Dataset.compact` sorts the rows by, so that a search for their
+                values reads few files
             idempotency_key: a repeated call with the same key and rows creates the dataset once
             progress: called with a `Progress` as rows are written; an exception stops the write
 
@@ -126,7 +129,7 @@ class Lake:
             the new dataset
 
         Raises:
-            Invalid: the name, the schema or a row is invalid
+            Invalid: the name, the schema, the cluster key or a row is invalid
             AlreadyExists: a dataset has this name, or another request used the key
             Forbidden: the caller's role is lower than developer
 
@@ -146,6 +149,7 @@ class Lake:
             reader,
             row_ids=row_ids,
             read_only=read_only,
+            cluster_by=cluster_by,
             key=idempotency_key,
             progress=progress,
         )

@@ -9,6 +9,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from penstock.core.dataset.changes import DataFile, Receipt
+from penstock.core.dataset.compaction import CompactionResult
 from penstock.core.dataset.row_ids import parse_row_ids
 from penstock.core.dataset.snapshot import DatasetVersionInfo, Snapshot
 from penstock.core.formatting import format_bytes, format_count
@@ -367,34 +368,51 @@ class Dataset:
         *,
         add: pa.Schema | dict[str, str] | None = None,
         widen: dict[str, str | pa.DataType] | None = None,
+        cluster_by: str | Sequence[str] | None = None,
         idempotency_key: str | None = None,
     ) -> Receipt:
-        """Add nullable columns and widen column types, without rewriting files.
+        """Add nullable columns, widen column types and set the cluster key, without rewriting files.
 
         Args:
             add: new columns with their types; existing rows have NULL in them
             widen: columns with a type that holds all values of the present one
+            cluster_by: the columns, at most four, that `compact` sorts the rows by; an empty list removes the cluster key
             idempotency_key: a repeated call with the same key and columns is committed once
 
         Raises:
-            Invalid: a column exists already, does not exist, or a type is not wider
+            Invalid: a column exists already, does not exist, a type is not wider, or the cluster key is invalid
 
         Example:
             >>> people.alter(add={"born": "int32"}).version
             8
-            >>> people.alter(widen={"born": "int64"}).version
+            >>> people.alter(widen={"born": "int64"}, cluster_by=["born", "id"]).version
             9
         """
         added = pa.schema([(name, _data_type(type)) for name, type in add.items()]) if isinstance(add, dict) else add
         widened = {name: _data_type(type) for name, type in (widen or {}).items()}
-        return alter.alter(*self._target, add=added, widen=widened, key=idempotency_key)
+        return alter.alter(*self._target, add=added, widen=widened, cluster_by=cluster_by, key=idempotency_key)
 
-    def compact(self, *, idempotency_key: str | None = None, progress: ProgressCallback | None = None) -> Receipt:
-        """Rewrite many small files into few large ones. Rows and row ids stay the same.
+    def compact(
+        self, *, idempotency_key: str | None = None, progress: ProgressCallback | None = None
+    ) -> CompactionResult:
+        """Rewrite many small files into few large ones, without deleted rows, sorted by the cluster key.
+
+        Rows and row ids stay the same. Each step, of about four large files, is a commit, and other writers are not
+        delayed. A step whose files another writer changes at the same time is planned again.
 
         Args:
-            idempotency_key: a repeated call with the same key is committed once
-            progress: called with a `Progress` as rows are rewritten; an exception stops the compaction
+            idempotency_key: a repeated call with the same key does nothing if the compaction was complete, else it
+                continues
+            progress: called with a `Progress` as rows are rewritten; an exception stops the compaction. Steps that are
+                committed stay
+
+        Returns:
+            the number of steps, files, rows, deleted rows and bytes
+
+        Example:
+            >>> result = people.compact()
+            >>> result.files_before, result.files_after
+            (2, 1)
         """
         return compact.compact(*self._target, key=idempotency_key, progress=progress)
 
@@ -457,10 +475,20 @@ def cast_rows(rows: row_source.SourceReader, schema: pa.Schema) -> pa.Table:
 
 def _title(snapshot: Snapshot) -> str:
     version = snapshot.version
-    return (
-        f"{snapshot.name} · version {version.number} · {format_count(version.rows, 'row')} · "
-        f"{format_count(version.files, 'file')} · {format_bytes(version.bytes)}"
-    )
+    facts = [
+        str(snapshot.name),
+        f"version {version.number}",
+        format_count(version.rows, "row"),
+        format_count(version.files, "file"),
+        format_bytes(version.bytes),
+    ]
+    if version.vector_files:
+        facts.append(
+            f"{format_count(version.deleted_rows, 'deleted row')} in {format_count(version.vector_files, 'file')}"
+        )
+    if snapshot.cluster_by:
+        facts.append(f"clustered by {', '.join(snapshot.cluster_by)}")
+    return " · ".join(facts)
 
 
 def _data_type(data_type: str | pa.DataType) -> pa.DataType:

@@ -99,11 +99,14 @@ class DataFileWriter:
         for group in self._buffer.add(batch):
             self._encoding = self._executor.submit(self._file_for_group(group).write, group)
 
+    def end_file(self) -> None:
+        """End the current file: the next row begins another one."""
+        self._flush()
+        self._seal()
+
     def finish(self) -> tuple[NewFile, ...]:
         """Close all files and return them, durable. After an error here or in `add`, call `discard`."""
-        if remaining := self._buffer.flush():
-            self._on_rows_written(self._file_for_group(remaining).write(remaining))
-        self._finish_group()
+        self._flush()
         if self._file or self._sealed:
             self._seal()  # sync the folder while the last file is written
             self._store.sync(self._folder)
@@ -119,6 +122,12 @@ class DataFileWriter:
         if self._file:
             self._file.discard()
         discard_files(self._store, [sealed.result() for sealed in self._sealed if not sealed.exception()])
+
+    def _flush(self) -> None:
+        """Write the rows that do not fill a row group."""
+        if remaining := self._buffer.flush():
+            self._on_rows_written(self._file_for_group(remaining).write(remaining))
+        self._finish_group()
 
     def _file_for_group(self, group: pa.Table) -> "_OpenFile":
         """Return the file for the next row group."""

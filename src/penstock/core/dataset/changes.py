@@ -84,6 +84,7 @@ class NewDataset:
     name: DatasetName
     row_ids: bool = True
     read_only: bool = False
+    cluster_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +103,18 @@ class Change:
     request: str = ""  # fingerprint of the request, if the caller gave an idempotency key
     deleted: tuple[DeletedRows, ...] = ()
     read_version: int | None = None  # version whose rows the writer read, if the change was rebased; None: `base`
+    cluster_by: tuple[str, ...] | None = None  # the new cluster key; None: it stays as it is
 
     @property
     def empty(self) -> bool:
-        return not (self.added or self.removed or self.deleted or self.alters_schema or self.create)
+        return not (
+            self.added
+            or self.removed
+            or self.deleted
+            or self.alters_schema
+            or self.create
+            or self.cluster_by is not None
+        )
 
     @property
     def rows_read_at(self) -> int:

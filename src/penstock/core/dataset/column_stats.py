@@ -18,7 +18,7 @@ import pyarrow.types as pt
 StatValue = int | float | Decimal | str | bytes
 Bounds = Mapping[str, tuple[StatValue | None, StatValue | None]]  # column → lowest and highest value; None: unbounded
 
-_MAX_BOUND_LENGTH = 40  # characters or bytes
+MAX_BOUND_LENGTH = 40  # characters or bytes
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -99,7 +99,7 @@ def truncate_bounds(stats: ColumnStats) -> ColumnStats:
 
 def is_exact(bound: StatValue) -> bool:
     """Check whether a bound is the value itself: truncated bounds have the maximum length."""
-    return not isinstance(bound, str | bytes) or len(bound) < _MAX_BOUND_LENGTH
+    return not isinstance(bound, str | bytes) or len(bound) < MAX_BOUND_LENGTH
 
 
 def to_json(columns: Mapping[str, ColumnStats]) -> str:
@@ -128,17 +128,17 @@ def stats_parser(schema: pa.Schema) -> Callable[[str], dict[str, ColumnStats]]:
 
 
 def _truncate_low(low: StatValue | None) -> StatValue | None:
-    return low[:_MAX_BOUND_LENGTH] if isinstance(low, str | bytes) else low
+    return low[:MAX_BOUND_LENGTH] if isinstance(low, str | bytes) else low
 
 
 def _truncate_high(high: StatValue | None) -> StatValue | None:
     """Return a short value that is above all values that start like `high`; None if there is none."""
-    if isinstance(high, bytes) and len(high) > _MAX_BOUND_LENGTH:
-        stem = high[:_MAX_BOUND_LENGTH].rstrip(b"\xff")
-        return (stem[:-1] + bytes([stem[-1] + 1])).ljust(_MAX_BOUND_LENGTH, b"\0") if stem else None
-    if isinstance(high, str) and len(high) > _MAX_BOUND_LENGTH:
-        words = high[:_MAX_BOUND_LENGTH].rstrip("\U0010ffff")
-        return (words[:-1] + _next_character(words[-1])).ljust(_MAX_BOUND_LENGTH) if words else None
+    if isinstance(high, bytes) and len(high) > MAX_BOUND_LENGTH:
+        stem = high[:MAX_BOUND_LENGTH].rstrip(b"\xff")
+        return (stem[:-1] + bytes([stem[-1] + 1])).ljust(MAX_BOUND_LENGTH, b"\0") if stem else None
+    if isinstance(high, str) and len(high) > MAX_BOUND_LENGTH:
+        words = high[:MAX_BOUND_LENGTH].rstrip("\U0010ffff")
+        return (words[:-1] + _next_character(words[-1])).ljust(MAX_BOUND_LENGTH) if words else None
     return high
 
 

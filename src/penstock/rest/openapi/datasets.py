@@ -84,12 +84,18 @@ CREATE_DATASET: Operation = {
             query_parameter("name", "Name of the dataset, if rows are sent.", example="shop.orders"),
             query_parameter("row_ids", "Assign row ids. Default: true.", schema=FLAG, example=True),
             query_parameter("read_only", "Reject every later write. Default: false.", schema=FLAG, example=False),
+            query_parameter(
+                "cluster_by", "Columns that compaction sorts the rows by, separated by commas.", example="id"
+            ),
             parameters.IDEMPOTENCY_KEY,
         ],
         "requestBody": {
             "required": True,
             "content": {
-                **json_content("DatasetSent", {"name": "shop.orders", "schema": examples.COLUMNS, "row_ids": True}),
+                **json_content(
+                    "DatasetSent",
+                    {"name": "shop.orders", "schema": examples.COLUMNS, "row_ids": True, "cluster_by": ["id"]},
+                ),
                 **examples.ROW_FILES,
             },
         },

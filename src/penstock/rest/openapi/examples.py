@@ -10,7 +10,8 @@ SOURCE_DATASET_ID = "a1b2c3d4-e5f6-7890-abcd-ef1234567890"
 AUDIT_FIELDS = {"created_at": TIMESTAMP, "created_by": USER_ID, "updated_at": TIMESTAMP, "updated_by": USER_ID}
 DATASET_VERSION = {
     "version": 1, "operation": "create", "inserted": 3, "updated": 0, "deleted": 0, "rows": 3, "files": 1,
-    "bytes": 1204, "at": "2026-01-31T10:30:00+00:00", "author": "ada", "commit_no": 1, "swept": False,
+    "bytes": 1204, "deleted_rows": 0, "vector_files": 0,
+    "at": "2026-01-31T10:30:00+00:00", "author": "ada", "commit_no": 1, "swept": False,
 }  # fmt: skip
 COLUMNS = [
     {"name": "id", "type": "int64", "nullable": False},
@@ -19,7 +20,7 @@ COLUMNS = [
 DATASET = {
     "id": DATASET_ID, "name": "shop.orders", "schema_name": "shop", "table_name": "orders",
     "row_ids": True, "read_only": False,
-    "created_at": "2026-01-31T10:30:00+00:00", "schema": COLUMNS, **DATASET_VERSION,
+    "created_at": "2026-01-31T10:30:00+00:00", "cluster_by": ["id"], "schema": COLUMNS, **DATASET_VERSION,
 }  # fmt: skip
 RECEIPT = {
     "key": "import-2026-01-31", "commit_no": 2, "at": "2026-01-31T10:31:00+00:00", "replayed": False,

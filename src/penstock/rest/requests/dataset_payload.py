@@ -1,5 +1,6 @@
 """Parse the JSON body that creates a dataset: name, columns and flags."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -8,12 +9,20 @@ from penstock.core.names import DatasetName
 from penstock.core.schema.type_names import parse_type
 from penstock.errors import Invalid
 
-_MEMBERS = {"name", "schema", "row_ids", "read_only"}
+_MEMBERS = {"name", "schema", "row_ids", "read_only", "cluster_by"}
 _MAX_TYPE_CHARACTERS, _MAX_TYPE_DEPTH = 200, 20
 
 
-def parse_new_dataset(payload: dict[str, Any]) -> tuple[DatasetName, pa.Schema, dict[str, bool]]:
-    """Parse the name, the schema and the flags that are present.
+@dataclass(frozen=True, slots=True)
+class NewDatasetPayload:
+    name: DatasetName
+    schema: pa.Schema
+    flags: dict[str, bool]  # those that are present
+    cluster_by: list[str]
+
+
+def parse_new_dataset(payload: dict[str, Any]) -> NewDatasetPayload:
+    """Parse the name, the schema, the flags that are present, and the cluster key.
 
     Raises:
         Invalid: a member is missing, unknown or malformed
@@ -25,7 +34,12 @@ def parse_new_dataset(payload: dict[str, Any]) -> tuple[DatasetName, pa.Schema, 
     flags: dict[str, bool] = {flag: payload[flag] for flag in ("row_ids", "read_only") if flag in payload}
     if not all(isinstance(value, bool) for value in flags.values()):
         raise Invalid("bad_member.dataset_flags")
-    return DatasetName.parse(payload["name"]), _parse_schema(payload.get("schema")), flags
+    cluster_by = payload.get("cluster_by", [])
+    if not isinstance(cluster_by, list) or not all(isinstance(name, str) for name in cluster_by):
+        raise Invalid("bad_member.cluster_by")
+    return NewDatasetPayload(
+        DatasetName.parse(payload["name"]), _parse_schema(payload.get("schema")), flags, cluster_by
+    )
 
 
 def _parse_schema(fields: Any) -> pa.Schema:

@@ -69,14 +69,14 @@ def bool_param(params: dict[str, str], name: str) -> bool:
     return _BOOLEANS[params[name]]
 
 
-def parse_columns(text: str) -> list[str]:
+def parse_columns(text: str, parameter: str = "columns") -> list[str]:
     """Parse column names separated by commas; a name may be in backquotes, with `` for a backquote in it."""
     names, position = [], 0
     while position < len(text):
         if not (match := _COLUMN.match(text, position)):
-            raise Invalid("bad_parameter.columns", parameter="columns")
+            raise Invalid("bad_parameter.columns", parameter=parameter)
         names.append(match[1].replace("``", "`") if match[1] else match[2])
         position = match.end()
     if len(set(names)) < len(names):
-        raise Invalid("duplicate_parameter.columns", parameter="columns")
+        raise Invalid("duplicate_parameter.columns", parameter=parameter)
     return names

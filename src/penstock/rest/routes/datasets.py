@@ -42,6 +42,9 @@ ENTITY_SET = EntitySet(
     read.SEARCH_FIELDS,
     {
         "schema": JSON_OBJECTS,
+        "cluster_by": "Collection(Edm.String)",
+        "deleted_rows": "Edm.Int64",
+        "vector_files": "Edm.Int64",
         "inserted": "Edm.Int64",
         "updated": "Edm.Int64",
         "deleted": "Edm.Int64",
@@ -76,13 +79,15 @@ def create(
     source: FileRows | None = None
     if upload.media_type == media_types.JSON:
         query_params(request, ())  # the body contains everything
-        name, schema, flags = parse_new_dataset(bodies.parse_json_object(upload.json))
+        payload = parse_new_dataset(bodies.parse_json_object(upload.json))
+        name, schema, flags, cluster_by = payload.name, payload.schema, payload.flags, payload.cluster_by
     else:
         params = query_params(request)
         if "name" not in params:
             raise Invalid("missing_name.query")
         name = DatasetName.parse(params["name"])
         flags = {flag: bool_param(params, flag) for flag in ("row_ids", "read_only") if flag in params}
+        cluster_by = parse_columns(params.get("cluster_by", ""), "cluster_by")
         source = open_upload(request, upload)
         schema = source.schema
     receipt = write.create(
@@ -93,6 +98,7 @@ def create(
         source,
         row_ids=flags.get("row_ids", True),
         read_only=flags.get("read_only", False),
+        cluster_by=cluster_by,
         key=request.headers.get("idempotency-key"),
     )
     created = receipt.written[0]

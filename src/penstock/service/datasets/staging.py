@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 from uuid import UUID, uuid4
 
@@ -137,10 +137,17 @@ class StagingArea:
         )
         return self.track(added)
 
-    def writer(self, folder: str, schema: pa.Schema) -> data_files.DataFileWriter:
-        """Return a writer for validated batches that arrive one by one. Pass its files to `track`."""
+    def writer(self, folder: str, schema: pa.Schema, *, file_bytes: int | None = None) -> data_files.DataFileWriter:
+        """Return a writer for validated batches that arrive one by one. Pass its files to `track`.
+
+        Args:
+            folder: the folder of the dataset
+            schema: the columns of the files
+            file_bytes: size from which a file ends; None: that of the workspace
+        """
+        sizing = self._ws.file_sizing if file_bytes is None else replace(self._ws.file_sizing, file_bytes=file_bytes)
         return data_files.DataFileWriter(
-            self._ws.store, folder, self._lease, schema, sizing=self._ws.file_sizing, on_rows_written=self.progress.add
+            self._ws.store, folder, self._lease, schema, sizing=sizing, on_rows_written=self.progress.add
         )
 
     def track(self, added: tuple[NewFile, ...]) -> tuple[NewFile, ...]:

@@ -1,5 +1,6 @@
 """Append to, overwrite and create datasets: check the role, validate and stage the rows, commit, return the receipt."""
 
+from collections.abc import Sequence
 from uuid import UUID
 
 import pyarrow as pa
@@ -10,9 +11,11 @@ from penstock.core.dataset.changes import (
     NewDataset,
     Receipt,
 )
+from penstock.core.dataset.cluster_key import check_cluster_key
 from penstock.core.dataset.snapshot import Snapshot
 from penstock.core.names import DatasetName
 from penstock.core.progress import ProgressCallback
+from penstock.core.schema.canonical import canonical_schema
 from penstock.errors import Unsupported
 from penstock.service.datasets.overlay import DatasetOverlay
 from penstock.service.datasets.row_source import SourceReader
@@ -94,6 +97,7 @@ def create(
     *,
     row_ids: bool = True,
     read_only: bool = False,
+    cluster_by: str | Sequence[str] = (),
     key: str | None = None,
     progress: ProgressCallback | None = None,
 ) -> Receipt:
@@ -107,6 +111,7 @@ def create(
         source: its first rows
         row_ids: whether its rows have row ids
         read_only: whether later writes are rejected
+        cluster_by: the columns that compaction sorts the rows by
         key: the idempotency key of the request; None generates one
         progress: receives the number of rows written; may raise to stop the write
 
@@ -115,10 +120,12 @@ def create(
 
     Raises:
         AlreadyExists: a dataset with this name exists
+        Invalid: the schema, a row or the cluster key is invalid
     """
     caller.require(Role.DEVELOPER)
+    cluster_key = check_cluster_key(cluster_by, canonical_schema(schema)) if cluster_by else ()
     with StagingArea(ws, caller, progress, key) as stage:
-        creation = NewDataset(name, row_ids=row_ids, read_only=read_only)
+        creation = NewDataset(name, row_ids=row_ids, read_only=read_only, cluster_by=cluster_key)
         return stage.commit([stage.create(creation, schema, source)])
 
 

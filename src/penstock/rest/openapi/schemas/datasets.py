@@ -30,11 +30,12 @@ _COLUMN_TYPE: JsonSchema = {
 }  # fmt: skip
 _VERSION_MEMBERS = {
     "version": COUNT, "operation": TEXT, "inserted": COUNT, "updated": COUNT, "deleted": COUNT, "rows": COUNT,
-    "files": COUNT, "bytes": COUNT, "at": TIMESTAMP, "author": TEXT, "commit_no": COUNT, "swept": FLAG,
+    "files": COUNT, "bytes": COUNT, "deleted_rows": COUNT, "vector_files": COUNT, "at": TIMESTAMP, "author": TEXT,
+    "commit_no": COUNT, "swept": FLAG,
 }  # fmt: skip
 _DATASET_MEMBERS = {
     "id": UUID, "name": TEXT, "schema_name": TEXT, "table_name": TEXT, "row_ids": FLAG, "read_only": FLAG,
-    "created_at": TIMESTAMP, "schema": array_of(ref("Column")), **_VERSION_MEMBERS,
+    "created_at": TIMESTAMP, "cluster_by": array_of(TEXT), "schema": array_of(ref("Column")), **_VERSION_MEMBERS,
 }  # fmt: skip
 _DATASET_VERSION = {"dataset": UUID, "name": TEXT, "version": COUNT}
 _COMMIT_MEMBERS = {
@@ -51,7 +52,7 @@ SCHEMAS: dict[str, JsonSchema] = {
     "DatasetPage": page_of(object_of({}, _DATASET_MEMBERS)),
     "DatasetSent": object_of(
         {"name": TEXT, "schema": array_of(object_of({"name": TEXT, "type": ref("ColumnType")}, {"nullable": FLAG}))},
-        {"row_ids": FLAG, "read_only": FLAG},
+        {"row_ids": FLAG, "read_only": FLAG, "cluster_by": array_of(TEXT)},
     ),
     "DatasetColumns": object_of({**_DATASET_VERSION, "schema": array_of(ref("Column"))}),
     "DatasetVersion": object_of(_VERSION_MEMBERS),
