@@ -1,0 +1,76 @@
+"""Deletion vectors against sets of positions, and the decision between marking and rewriting."""
+
+import random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from penstock.core.dataset.deletion_vector import DeletionVector, remaining
+from penstock.core.dataset.edit_policy import EditMode, EditPolicy, vector_bytes
+
+
+def vector(*positions: int) -> DeletionVector:
+    return DeletionVector.from_positions(positions)
+
+
+def test_vector_of_no_positions_is_empty() -> None:
+    assert len(vector()) == 0
+    assert vector().positions.tolist() == []
+    assert vector().mask(0, 3) is None
+    assert DeletionVector.union([]) is None
+
+
+def test_serialized_vector_is_a_portable_64_bit_roaring_bitmap() -> None:
+    """One 32-bit bitmap with the high bits 0; one array container with two positions."""
+    expected = "0100000000000000 00000000 3a300000 01000000 0000 0100 10000000 0100 0500"
+    assert vector(1, 5).to_bytes() == bytes.fromhex(expected)
+
+
+def test_mask_covers_the_rows_of_a_batch_only() -> None:
+    deleted = vector(0, 3, 9)
+    assert deleted.mask(0, 3).to_pylist() == [False, True, True]
+    assert deleted.mask(3, 2).to_pylist() == [False, True]
+    assert deleted.mask(4, 5) is None
+    batch = pa.record_batch({"n": [3, 4, 5]})
+    assert remaining(batch, 3, deleted).column("n").to_pylist() == [4, 5]
+    assert remaining(batch, 4, deleted) is batch
+    assert remaining(batch, 0, None) is batch
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, None])
+def test_random_vectors_behave_like_sets(seed: int | None) -> None:
+    seed = random.randrange(2**32) if seed is None else seed
+    rng = random.Random(seed)
+    top = rng.choice([10, 1000, 200_000])
+    one, other = ({rng.randrange(top) for _ in range(rng.randrange(1, 300))} for _ in range(2))
+    first, second = vector(*one), vector(*sorted(other))
+    probes = np.array(sorted({rng.randrange(top) for _ in range(50)}))
+    message = f"seed {seed}"
+    assert first.positions.tolist() == sorted(one), message
+    assert (first | second) == vector(*(one | other)), message
+    assert (first & second).positions.tolist() == sorted(one & other), message
+    assert first.is_disjoint(second) == one.isdisjoint(other), message
+    assert first.contains(probes).tolist() == [probe in one for probe in probes.tolist()], message
+    assert DeletionVector.from_bytes(first.to_bytes()) == first, message
+    assert len(first.to_bytes()) <= vector_bytes(top, len(one)) + 64, message
+
+
+@pytest.mark.parametrize(
+    ("rows", "deleted", "touched", "marks"),
+    [
+        (1000, 0, 1, True),
+        (1000, 0, 200, True),
+        (1000, 0, 201, False),
+        (1000, 200, 1, False),
+        (1000, 199, 1, True),
+        (4, 0, 1, False),
+        (100_000_000, 0, 100_000, True),
+        (100_000_000, 0, 200_000, False),  # the vector would be too large
+        (100_000_000, 90_000, 100_000, False),
+    ],
+)
+def test_policy_marks_while_the_vector_is_small(rows: int, deleted: int, touched: int, marks: bool) -> None:
+    assert EditPolicy().marks(rows, deleted, touched) is marks
+    assert EditPolicy(EditMode.MARK).marks(rows, deleted, touched) is True
+    assert EditPolicy(EditMode.REWRITE).marks(rows, deleted, touched) is False
