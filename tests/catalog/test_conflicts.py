@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from penstock import failpoints
+from penstock.core.dataset.edit_policy import EditMode, EditPolicy
 from penstock.errors import PenstockError
-from penstock.lake import Dataset
+from penstock.lake import Dataset, Lake
 
 PAGE = Path(__file__).parents[2] / "docs" / "conflicts.md"
 
@@ -26,17 +27,23 @@ WRITES: dict[str, Callable[[Dataset], object]] = {
 }
 
 
-def published() -> list[tuple[str, str, str]]:
-    table = [line.strip("| \n").split(" | ") for line in PAGE.read_text().splitlines() if line.startswith("|")]
-    header, _, *rows = table
+def published(number: int) -> list[tuple[str, str, str]]:
+    """Return the cells of a table of the page: row, column and outcome."""
+    tables = [block for block in PAGE.read_text().split("\n\n") if block.startswith("|")]
+    header, _, *rows = [line.strip("| \n").split(" | ") for line in tables[number].splitlines()]
     return [(row[0], second, expected) for row in rows for second, expected in zip(header[1:], row[1:], strict=True)]
 
 
+@pytest.fixture(params=["mark", "rewrite"])
+def edit_mode(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 def test_conflicts_table_lists_every_write_operation() -> None:
-    assert {(first, second) for first, second, _ in published()} == {(a, b) for a in WRITES for b in WRITES}
+    assert {(first, second) for first, second, _ in published(0)} == {(a, b) for a in WRITES for b in WRITES}
 
 
-@pytest.mark.parametrize(("first", "second", "expected"), published())
+@pytest.mark.parametrize(("first", "second", "expected"), published(0))
 def test_overtaken_write_has_the_outcome_in_the_conflicts_table(
     three_rows: Dataset, first: str, second: str, expected: str
 ) -> None:
@@ -53,15 +60,49 @@ def test_overtaken_write_has_the_outcome_in_the_conflicts_table(
     assert outcomes == expected
     if "drop" not in (first, second):
         ids, versions = [1, 2, 3, 4], 2
-        for write in (first, second) if expected == "done" else (first,):
+        for position, write in enumerate((first, second) if expected == "done" else (first,)):
             versions += not (
                 (write == "delete" and 2 not in ids)  # to delete nothing makes no version
-                or (write == second == "compact" and first in ("overwrite", "compact"))  # one file is left
+                or (position and write == "compact" and first in ("overwrite", "compact"))  # one file is left
             )
             ids = _ids_after(write, ids)
         assert sorted(three_rows.to_arrow()["id"].to_pylist()) == ids
         assert three_rows.num_rows == len(ids)
         assert three_rows.version == versions
+
+
+_TRANSACTION_ROWS = {"the same row": 1, "other rows of the file": 3, "rows of other files": 4}
+
+
+@pytest.mark.parametrize("edit_mode", ["auto"])
+@pytest.mark.parametrize("edit", ["update", "delete"])
+@pytest.mark.parametrize(("first", "rows", "expected"), published(1))
+def test_edit_in_transaction_has_the_outcome_in_the_conflicts_table(
+    lake: Lake, first: str, rows: str, expected: str, edit: str
+) -> None:
+    operation, _, mode = first.partition(", ")
+    row_id = 2 if (operation, rows) == ("delete", "the same row") else _TRANSACTION_ROWS[rows]
+    ds = lake.create("demo.rows", {"id": [1, 2, 3], "word": ["one", "two", "three"]})
+    ds.append({"id": [4, 5], "word": ["four", "five"]})
+    lake._workspace.edit_policy = EditPolicy(EditMode.MARK)
+
+    def edit_in_transaction() -> None:
+        with lake.transaction() as tx:
+            if edit == "update":
+                tx.update(ds, [row_id], {"id": [row_id], "word": ["new"]})
+            else:
+                tx.delete(ds, [row_id])
+            lake._workspace.edit_policy = EditPolicy(EditMode.REWRITE if mode == "rewritten" else EditMode.MARK)
+            WRITES[operation](ds)
+            after.update({row["rowid"]: row["word"] for row in ds.to_arrow(row_ids=True).to_pylist()})
+
+    after: dict[int, str] = {}
+    assert outcome(edit_in_transaction) == expected
+    if expected == "done":
+        after |= {row_id: "new"}
+        if edit == "delete":
+            del after[row_id]
+    assert {row["rowid"]: row["word"] for row in ds.to_arrow(row_ids=True).to_pylist()} == after
 
 
 def _ids_after(write: str, ids: list[int]) -> list[int]:
