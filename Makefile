@@ -46,6 +46,7 @@ check: $(READY)    ## check style, types, words, imports and generated pages
 bench: $(BENCH)    ## measure Penstock beside other tools, in one run
 	@$(BIN)/python bench/commit.py
 	@$(BIN)/python bench/scan.py
+	@$(BIN)/python bench/edits.py
 	@$(BIN)/python bench/merge.py
 	@$(BIN)/python bench/merge_spark.py
 	@$(BIN)/python bench/pipeline.py
