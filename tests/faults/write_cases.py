@@ -8,8 +8,9 @@ from uuid import uuid5
 
 import pyarrow as pa
 
+from penstock.core.dataset.edit_policy import EditMode, EditPolicy
 from penstock.core.names import DatasetName
-from penstock.lake import Lake
+from penstock.lake import Dataset, Lake
 from penstock.service.datasets import row_edits, write
 from penstock.service.datasets.row_source import open_reader
 from penstock.service.datasets.streaming_inserts import InsertService
@@ -22,9 +23,17 @@ Picture = dict[str, tuple[int, list[int]]]  # dataset → version and ids
 def prepare(lake: Lake) -> None:
     for name in ("demo.one", "demo.other"):
         lake.create(name, {"id": [1], "word": ["a"]}).append({"id": [2], "word": ["b"]})
+    lake.create("demo.marked", {"id": [1, 2, 3, 4], "word": ["a", "b", "c", "d"]})
+    _marking(lake).delete([2])
 
 
-BEFORE: Picture = {"demo.one": (2, [1, 2]), "demo.other": (2, [1, 2])}
+BEFORE: Picture = {"demo.marked": (2, [1, 3, 4]), "demo.one": (2, [1, 2]), "demo.other": (2, [1, 2])}
+
+
+def _marking(lake: Lake) -> Dataset:
+    """Return a dataset whose file has a deletion vector; edits extend it."""
+    lake._workspace.edit_policy = EditPolicy(EditMode.MARK)
+    return lake.dataset("demo.marked")
 
 
 def newcomer(lake: Lake) -> Lake:
@@ -101,6 +110,31 @@ WRITES = {
         {"demo.one": (3, [1, 2, 99])},
     ),
     "update": Write(_update, {"demo.one": (3, [1, 99])}),
+    "marked update": Write(
+        lambda lake: _marking(lake).update([3], {"id": [99], "word": ["risky"]}, idempotency_key="k").receipt,
+        {"demo.marked": (3, [1, 4, 99])},
+    ),
+    "marked delete": Write(
+        lambda lake: _marking(lake).delete([3, 4], idempotency_key="k").receipt,
+        {"demo.marked": (3, [1])},
+        writes_files=False,
+    ),
+    "last rows": Write(
+        lambda lake: _marking(lake).delete([1, 3, 4], idempotency_key="k").receipt,
+        {"demo.marked": (3, [])},
+        writes_files=False,
+    ),
+    "marked merge": Write(
+        lambda lake: (
+            _marking(lake)
+            .merge({"id": [3, 99], "word": ["changed", "risky"]}, "id", engine="pyarrow", idempotency_key="k")
+            .receipt
+        ),
+        {"demo.marked": (3, [1, 3, 4, 99])},
+    ),
+    "fold": Write(
+        lambda lake: lake.dataset("demo.marked").compact(idempotency_key="k"), {"demo.marked": (3, [1, 3, 4])}
+    ),
     "compact": Write(lambda lake: lake.dataset("demo.one").compact(idempotency_key="k"), {"demo.one": (3, [1, 2])}),
 }
 
