@@ -242,7 +242,7 @@ def test_sql_every_version_has_its_own_deleted_rows(marking_lake: Lake) -> None:
     delete(dataset, 1)
 
     def words(source: str) -> list[str]:
-        return marking_lake.sql(f"SELECT word FROM {source} ORDER BY id").to_arrow()["word"].to_pylist()
+        return list(marking_lake.sql(f"SELECT word FROM {source} ORDER BY id").to_arrow()["word"].to_pylist())
 
     assert words("finance.tx AT (VERSION => 1)") == ["one", "two", "three"]
     assert words("finance.tx AT (VERSION => 2)") == ["one", "three"]
