@@ -56,6 +56,14 @@ FILES = [
     attack("a file with a wildcard", "FROM '{folder}/*.csv'", UNKNOWN),
     attack("the process's own files", "FROM read_text('/proc/self/environ')", BAD),
     attack("a file in two parts", 'FROM "{folder}"."secret.csv"', UNKNOWN),
+    *(
+        attack(f"the {file} of a dataset through {name}", f"SELECT * FROM {name}('{{folder}}/{file}.parquet')", BAD)
+        for file in ("tx", "marked")
+        for name in ("read_parquet", "parquet_scan", "parquet_metadata", "read_blob")
+    ),
+    attack("a data file with its positions", "FROM read_parquet('{folder}/marked.parquet', file_row_number=true)", BAD),
+    attack("a data file as a table", "FROM '{folder}/marked.parquet'", UNKNOWN),
+    attack("a data file in two parts", 'FROM "{folder}"."marked.parquet"', UNKNOWN),
     attack("a table of PostgreSQL", "FROM postgres_scan('host=localhost', 'public', 'x')", BAD),
 ]  # fmt: skip
 
@@ -66,6 +74,14 @@ STATEMENTS = [
     attack("USE", "USE system", SEVERAL),
     attack("COPY to a file", "COPY (SELECT 1) TO '{folder}/out.csv'", SEVERAL),
     attack("COPY over a file", "COPY (SELECT 1) TO '{folder}/secret.csv'", SEVERAL),
+    attack("COPY over a data file", "COPY (SELECT 1) TO '{folder}/tx.parquet'", SEVERAL),
+    attack(
+        "COPY over a data file with a vector", "COPY (SELECT 1) TO '{folder}/marked.parquet' (FORMAT parquet)", SEVERAL
+    ),
+    attack(
+        "COPY over a data file behind a query", "FROM finance.tx; COPY (SELECT 1) TO '{folder}/marked.parquet'", SEVERAL
+    ),
+    attack("COPY from a data file", "COPY finance.tx FROM '{folder}/marked.parquet'", SEVERAL),
     attack("COPY from a file", "COPY x FROM '{folder}/secret.csv'", SEVERAL),
     attack("EXPORT DATABASE", "EXPORT DATABASE '{folder}/out'", SEVERAL),
     attack("IMPORT DATABASE", "IMPORT DATABASE '{folder}'", SEVERAL),
@@ -146,6 +162,23 @@ REACH = [
     attack("the place of a pinned version", 'FROM "finance@1".tx', UNKNOWN),
     attack("a Python variable", "FROM rel", UNKNOWN),
     attack("hidden row ids", "SELECT _rowid FROM finance.tx", FAILED),
+    *(
+        attack(f"the hidden column {name}", f"SELECT {name} FROM finance.tx", FAILED)
+        for name in ("rowid", "filename", "file_row_number", "file_index", "__fragment_index", "__batch_index")
+    ),
+    *(
+        attack(f"the source {name} of a view", f"FROM {name}", UNKNOWN)
+        for index in (0, 1)
+        for name in (
+            f'"finance.tx@{index}"',
+            f'main."finance.tx@{index}"',
+            f'temp."finance.tx@{index}"',
+            f'temp.main."finance.tx@{index}"',
+            f'finance."tx@{index}"',
+            f'"finance.tx"."{index}"',
+        )
+    ),
+    attack("the definition of a view", "SELECT sql FROM duckdb_views()", BAD),
     attack("an environment variable", "SELECT getenv('HOME')", FAILED),
     attack("the inside of an aggregate", "SELECT finalize(x) FROM finance.tx", BAD),
     attack("DuckDB's log", "SELECT write_log('x')", BAD),

@@ -29,6 +29,7 @@ from hypothesis import strategies as st
 
 from conftest import SOAK, not_tested
 from penstock.core.dataset.column_stats import ColumnStats, stat_value, to_json
+from penstock.core.dataset.deletion_vector import DeletionVector
 from penstock.errors import NotFound, PenstockError, Unavailable
 from penstock.service.queries.sandbox import (
     QueryLimits,
@@ -90,8 +91,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def finance(folder: Path) -> Relation:
-    """A dataset whose file carries row ids, as rewritten ones do."""
-    return stored(folder / "tx.parquet", ROWS.append_column("_rowid", pa.array([7, 8, 9, 10])), ROWS.schema)
+    """Create a dataset whose files store row ids, as rewritten ones do. One file has a deletion vector."""
+    rows = ROWS.append_column("_rowid", pa.array([7, 8, 9, 10]))
+    plain = stored(folder / "tx.parquet", rows.slice(0, 2))
+    marked = stored(folder / "marked.parquet", pa.concat_tables([rows.slice(0, 1), rows.slice(2)]))
+    deleted = DeletionVector.from_positions([0])
+    return Relation(ROWS.schema, [*plain.files, *(replace(file, deleted=deleted) for file in marked.files)])
 
 
 def stored(path: Path, rows: pa.Table, schema: pa.Schema | None = None) -> Relation:

@@ -36,7 +36,7 @@ class RelationFile:
     path: str  # absolute
     rows: int
     stats_json: str = "{}"  # column statistics in the format of `core.dataset.column_stats`
-    deleted: DeletionVector | None = None
+    deleted: DeletionVector | None = None  # rows that the query does not see; `rows` counts them
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,5 +308,9 @@ def _too_large(limit: str) -> Invalid:
 def _encode_relation(relation: Relation) -> dict[str, Any]:
     return {
         "schema": b64encode(relation.schema.remove_metadata().serialize()).decode(),
-        "files": [[file.path, file.rows, file.stats_json] for file in relation.files],
+        "files": [[file.path, file.rows, file.stats_json, _encode_vector(file.deleted)] for file in relation.files],
     }
+
+
+def _encode_vector(deleted: DeletionVector | None) -> str | None:
+    return b64encode(deleted.to_bytes()).decode() if deleted else None

@@ -8,7 +8,6 @@ import json
 import os
 import socket
 import sys
-from base64 import b64decode
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -18,13 +17,9 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pyarrow.types as pt
-from pyarrow import fs
 
-from penstock.core.dataset.column_stats import ColumnStats, stats_parser
 from penstock.engines.duckdb.types import quote_identifier
 from penstock.errors import PenstockError
 from penstock.service.queries.sandbox import protocol, sql_analysis
@@ -32,16 +27,12 @@ from penstock.service.queries.sandbox.error_messages import describe_error
 from penstock.service.queries.sandbox.limits import QueryLimits, confine, limit_resources
 from penstock.service.queries.sandbox.protocol import Channel, ChannelClosed, MessageType
 from penstock.service.queries.sandbox.sql_analysis import SqlAnalysis, TableRef
+from penstock.service.queries.sandbox.table_source import RegisteredTable, read_warm_up_rows
 
 _BATCH_ROWS = 64 << 10
 _SMALL_BATCH_ROWS = 2_048  # for results of which the reader may need only the first rows
 _SMALL_BATCH_BYTES = 2 << 20
 _RECURSION_LIMIT = 20_000  # DuckDB allows expressions of 1,000 levels, each of which is several levels of JSON
-_FILE_SYSTEM = fs.LocalFileSystem()
-# No pre-buffering: local files are fast, and the first rows need not wait for the whole file.
-_PARQUET = pads.ParquetFileFormat(default_fragment_scan_options=pads.ParquetFragmentScanOptions(pre_buffer=False))
-_READ_AHEAD: dict[str, int] = {"batch_readahead": 2, "fragment_readahead": 2}
-_MAX_SINGLE_THREAD_ROWS = 100_000  # one thread reads fewer rows faster than several
 _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "allow_community_extensions": False,
     "allow_persistent_secrets": False,
@@ -102,78 +93,6 @@ def _connect(limits: QueryLimits) -> duckdb.DuckDBPyConnection:
     return db
 
 
-@dataclass(frozen=True, slots=True)
-class _RegisteredTable:
-    """Schema and files of a dataset."""
-
-    schema: pa.Schema
-    files: Sequence[tuple[str, int, str]]  # path, rows, column statistics as JSON
-
-    @classmethod
-    def decode(cls, encoded: Mapping[str, Any]) -> "_RegisteredTable":
-        exact = pa.ipc.read_schema(pa.py_buffer(b64decode(encoded["schema"])))
-        # All columns become nullable: the scanner would reject an old file that lacks a required column.
-        schema = pa.schema([column.with_nullable(True) for column in exact])
-        return cls(schema, [(path, rows, stats_json) for path, rows, stats_json in encoded["files"] if rows])
-
-    def prunable_columns(self, names: Collection[str]) -> frozenset[str]:
-        """Return the columns among `names` whose statistics can exclude a file."""
-        return frozenset(f.name for f in self.schema if _has_exact_bounds(f.type) and f.name.lower() in names)
-
-    def source(self, columns: frozenset[str]) -> pads.Dataset:
-        """Return the files as an Arrow dataset. The bounds of `columns` let the scanner skip files without a match."""
-        fields = {name: pc.field(name) for name in columns}
-        parse_stats = stats_parser(pa.schema([self.schema.field(name) for name in columns]))
-        bounds = (
-            self._bounds(fields, rows, parse_stats(stats_json)) if fields else None
-            for _, rows, stats_json in self.files
-        )
-        fragments = [
-            _PARQUET.make_fragment(path, _FILE_SYSTEM, partition_expression=expression)
-            for (path, _, _), expression in zip(self.files, bounds, strict=True)
-        ]
-        is_small = sum(rows for _, rows, _ in self.files) <= _MAX_SINGLE_THREAD_ROWS
-        return (_SingleThreadDataset if is_small else _LimitedReadAheadDataset)(
-            fragments, self.schema, _PARQUET, _FILE_SYSTEM
-        )
-
-    def _bounds(
-        self, fields: Mapping[str, pc.Expression], rows: int, stats_by_column: Mapping[str, ColumnStats]
-    ) -> Any:
-        """Return an expression that holds for every row of a file."""
-        expression = None
-        for name, column in fields.items():
-            stats = stats_by_column.get(name)
-            if stats is None or stats.nulls == rows:
-                continue
-            for bound, compare in ((stats.low, column.__ge__), (stats.high, column.__le__)):
-                if bound is not None:
-                    data_type = self.schema.field(name).type
-                    condition = compare(pa.scalar(bool(bound) if pt.is_boolean(data_type) else bound, data_type))
-                    condition = condition | column.is_null() if stats.nulls else condition
-                    expression = condition if expression is None else expression & condition
-        return expression
-
-
-class _LimitedReadAheadDataset(pads.FileSystemDataset):  # type: ignore[misc]
-    """Files with less read-ahead than the default of Arrow: the first rows arrive sooner, and fewer are in memory."""
-
-    def scanner(self, columns: list[str] | None = None, filter: pc.Expression | None = None) -> pads.Scanner:
-        return super().scanner(columns=columns, filter=filter, **_READ_AHEAD)
-
-
-class _SingleThreadDataset(pads.FileSystemDataset):  # type: ignore[misc]
-    """Files with few rows, read by one thread."""
-
-    def scanner(self, columns: list[str] | None = None, filter: pc.Expression | None = None) -> pads.Scanner:
-        return super().scanner(columns=columns, filter=filter, use_threads=False)
-
-
-def _has_exact_bounds(data_type: pa.DataType) -> bool:
-    """Return False for floats, too: statistics ignore NaN, which DuckDB sorts above all numbers."""
-    return not pt.is_floating(data_type) and not pt.is_nested(data_type)
-
-
 @dataclass(slots=True)
 class QueryWorker:
     """Handle the messages of the service with an in-memory DuckDB."""
@@ -182,7 +101,7 @@ class QueryWorker:
     db: duckdb.DuckDBPyConnection
     select: str = ""  # the user's statement as serialized by DuckDB
     analysis: SqlAnalysis = field(default_factory=SqlAnalysis)  # of the statement without the SQL around it
-    tables: dict[TableRef, _RegisteredTable] = field(default_factory=dict)
+    tables: dict[TableRef, RegisteredTable] = field(default_factory=dict)
     registered: dict[TableRef, frozenset[str]] = field(default_factory=dict)  # columns with bounds by table
 
     def warm_up(self) -> None:
@@ -190,8 +109,7 @@ class QueryWorker:
         self._deparse(self._parse_tree(_WARM_UP_SQL))
         sink = pa.BufferOutputStream()
         pq.write_table(pa.table(_WARM_UP_ROWS), sink, compression="zstd")
-        fragment = _PARQUET.make_fragment(pa.BufferReader(sink.getvalue()))
-        self.db.register("warm_up", _SingleThreadDataset([fragment], pa.table(_WARM_UP_ROWS).schema, _PARQUET))
+        self.db.register("warm_up", read_warm_up_rows(sink.getvalue(), pa.table(_WARM_UP_ROWS).schema))
         self.db.execute('CREATE SCHEMA "a.b"; CREATE OR REPLACE VIEW "a.b".rows AS FROM temp.main.warm_up')
         list(_encode_result(self._bind(_WARM_UP_SQL, {"minimum": 1}), small_batches=True))
         self.db.execute('DROP SCHEMA "a.b" CASCADE')
@@ -208,7 +126,7 @@ class QueryWorker:
                 case {"select": sql}:  # another process has parsed it before; it is analyzed again
                     self.select, self.analysis = sql, sql_analysis.analyze(self._parse_tree(sql))
                 case {"bind": tables}:
-                    self.tables = {TableRef(*ref): _RegisteredTable.decode(encoded) for ref, encoded in tables}
+                    self.tables = {TableRef(*ref): RegisteredTable.decode(encoded) for ref, encoded in tables}
                     self.channel.send_message(MessageType.JSON)
                 case {
                     "before": before,
@@ -269,11 +187,14 @@ class QueryWorker:
             columns = table.prunable_columns(names)
             if self.registered.get(ref) == columns:
                 continue
-            source = f"{ref.duckdb_schema}.{ref.table}"
-            self.db.register(source, table.source(columns))
+            scans = []
+            for index, source in enumerate(table.sources(columns)):
+                name = f"{ref.duckdb_schema}.{ref.table}@{index}"  # no statement can name it: it is not in a schema
+                self.db.register(name, source)
+                scans.append(f"FROM temp.main.{quote_identifier(name)}")
             self.db.execute(
                 f"CREATE SCHEMA IF NOT EXISTS {quote_identifier(ref.duckdb_schema)}; "
-                f"CREATE OR REPLACE VIEW {quote_identifier(ref.duckdb_schema)}.{quote_identifier(ref.table)} AS FROM temp.main.{quote_identifier(source)}"
+                f"CREATE OR REPLACE VIEW {quote_identifier(ref.duckdb_schema)}.{quote_identifier(ref.table)} AS {' UNION ALL '.join(scans)}"
             )
             self.registered[ref] = columns
 
