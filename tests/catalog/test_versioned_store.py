@@ -195,8 +195,11 @@ def test_versioned_store_undelete_without_deletion_is_rejected(
     assert raised.value.reason == f"{store.entry_type}_not_deleted"
     assert raised.value.context == {id_name: str(entry.id), "current_version": 1}
     removed(lake, store, entry)
-    for stranger, id in ((other_tenant, entry.id), (lake, uuid4())):
-        with pytest.raises(NotFound) as missing, stranger._workspace.db.write(stranger.caller) as tx:
+    for lake_without_entry, id in ((other_tenant, entry.id), (lake, uuid4())):
+        with (
+            pytest.raises(NotFound) as missing,
+            lake_without_entry._workspace.db.write(lake_without_entry.caller) as tx,
+        ):
             store.find_deleted_for_update(tx, id)
         assert missing.value.context == {id_name: str(id)}
 

@@ -67,8 +67,8 @@ def test_undelete_after_deletion_returns_entity_with_next_version(client: Client
     assert body == {**entity, "version": 2, "updated_at": body["updated_at"]}
     assert body["updated_at"] > entity["updated_at"]
     assert response.headers["etag"] == '"2"'
-    shown = client("GET", path)
-    assert (shown.json(), shown.headers["etag"]) == (body, '"2"')
+    response = client("GET", path)
+    assert (response.json(), response.headers["etag"]) == (body, '"2"')
     assert [item["id"] for item in client("GET", f"{collection}?$filter=name eq 'Monthly'").json()["value"]] == [
         entity["id"]
     ]

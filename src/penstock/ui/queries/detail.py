@@ -10,8 +10,9 @@ from penstock.core.registry.lifecycle import LifecycleState
 from penstock.ui import formatting, lifecycle_badges
 from penstock.ui.actions import single_flight
 from penstock.ui.api_client import ApiError, path_segment
+from penstock.ui.deletion_notice import Deletion, announce_deletion
 from penstock.ui.dialogs import confirm
-from penstock.ui.elements import heading, notify_on_next_page, subheading, with_label
+from penstock.ui.elements import heading, subheading, with_label
 from penstock.ui.layout import page
 from penstock.ui.queries.run_panel import RunPanel
 from penstock.ui.queries.save_form import diff_members, is_editable, show_diffs
@@ -62,11 +63,10 @@ def _show_actions(session: PageSession, query: Mapping[str, Any]) -> None:
             ui.navigate.reload()
 
     async def delete() -> None:
-        if await confirm(
-            f"Delete the query {query['name']}? Its versions stay in the audit log.", "Delete", destructive=True
-        ):
+        question = f"Delete the query “{query['name']}”? Its versions are kept, and the deletion can be undone."
+        if await confirm(question, "Delete", destructive=True):
             await session.api.delete(path, if_match=f'"{query["version"]}"')
-            notify_on_next_page(f"Deleted the query {query['name']}.")
+            announce_deletion(Deletion(f"query {query['name']}", path, path))
             ui.navigate.to("/queries")
 
     if session.has_role(Role.ADMIN):
@@ -130,7 +130,9 @@ def _show_revision(newer: Mapping[str, Any], older: Mapping[str, Any] | None) ->
         diffs = diff_members(older or {}, newer)
         show_diffs(diffs)
         if not diffs:
-            ui.label(f"Only the state changed: {lifecycle_badges.state_label(newer['state']).lower()}.").classes(
+            state = lifecycle_badges.state_label(newer["state"]).lower()
+            is_undeletion = newer["change"] == "undelete"
+            ui.label("The deletion was undone." if is_undeletion else f"Only the state changed: {state}.").classes(
                 "text-sm quiet"
             )
     expansion.props["header-class"] = "break-anywhere"

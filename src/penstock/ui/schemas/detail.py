@@ -14,8 +14,9 @@ from penstock.ui import formatting, lifecycle_badges
 from penstock.ui.actions import single_flight
 from penstock.ui.api_client import ApiError, ApiResponse, path_segment
 from penstock.ui.data_table import TableColumn, show_table
+from penstock.ui.deletion_notice import Deletion, announce_deletion
 from penstock.ui.dialogs import confirm
-from penstock.ui.elements import empty_state, error_card, heading, notify, notify_on_next_page, with_label
+from penstock.ui.elements import empty_state, error_card, heading, notify, with_label
 from penstock.ui.layout import error_title, page
 from penstock.ui.schemas.history import show_history
 from penstock.ui.schemas.validate_tab import show_validate_tab
@@ -154,10 +155,11 @@ class _SchemaPage:
             notify(f"The schema is now {lifecycle_badges.state_label(target).lower()}.")
 
     async def _delete(self) -> None:
-        question = f"Delete the schema “{self._entry['name']}”? This cannot be undone."
+        question = f"Delete the schema “{self._entry['name']}”? Its versions are kept, and the deletion can be undone."
         if await confirm(question, "Delete", destructive=True):
             await self._session.api.delete(self._path, if_match=f'"{self._entry["version"]}"')
-            notify_on_next_page(f"Deleted the schema {self._entry['name']}.")
+            page_path = f"/schemas/{self._entry['id']}"
+            announce_deletion(Deletion(f"schema {self._entry['name']}", self._path, page_path))
             ui.navigate.to("/schemas")
 
 
