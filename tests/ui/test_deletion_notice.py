@@ -86,7 +86,7 @@ def test_undo_button_with_deleted_result_schema_shows_the_reason(visit: Visit, r
     expect(page.get_by_role("alert").filter(has_text="The result schema of the query is deleted.")).to_be_visible()
 
 
-def test_deletion_notice_is_closed_by_its_button_and_not_shown_again(visit: Visit, rest: httpx.Client) -> None:
+def test_deletion_notice_is_closed_by_its_button_and_appears_once(visit: Visit, rest: httpx.Client) -> None:
     page = visit(f"/schemas/{create(rest, 'schema')}", dark=True)
     notice = delete(page)
     notice.get_by_role("button", name="Close").press("Enter")

@@ -8,9 +8,9 @@ from penstock.rest.openapi.builders import (
     Responses,
     describe_responses,
     json_body,
-    list_revisions,
     not_modified,
 )
+from penstock.rest.openapi.revisions import list_revisions
 from penstock.rest.openapi.schemas.base import ref
 
 _DEFINITION = {

@@ -11,10 +11,10 @@ from penstock.rest.openapi.builders import (
     describe_responses,
     json_body,
     json_content,
-    list_revisions,
     not_modified,
     query_parameter,
 )
+from penstock.rest.openapi.revisions import list_revisions
 from penstock.rest.openapi.schemas.base import ANY_OBJECT, COUNT, FLAG, TEXT, ref
 from penstock.rest.requests import media_types
 

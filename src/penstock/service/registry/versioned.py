@@ -23,8 +23,6 @@ from penstock.core.registry.revisions import RegistryEntry
 from penstock.service.registry.preconditions import VersionPrecondition
 from penstock.service.workspace import Workspace
 
-MAX_VERSIONS = 200  # in one response
-
 E = TypeVar("E", bound=RegistryEntry)
 L = TypeVar("L", bound=LifecycleEntry)
 K = TypeVar("K")
@@ -125,7 +123,7 @@ class LifecycleRegistry(VersionedRegistry[L, str], Generic[L, R]):
     def list_versions(self, ws: Workspace, caller: Caller, key: str, *, before: int, limit: int) -> list[R]:
         """Return the revisions of an entry below a version, newest first."""
         with self.reading(ws, caller, key) as (tx, entry):
-            return self.store.versions(tx, entry.id, before=before, limit=min(limit, MAX_VERSIONS))
+            return self.store.versions(tx, entry.id, before=before, limit=limit)
 
     def get_version(self, ws: Workspace, caller: Caller, key: str, number: int) -> R:
         """Return one revision of an entry."""
