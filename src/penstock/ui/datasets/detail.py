@@ -95,9 +95,7 @@ class _DatasetPage:
                     ui.label(text).classes("break-anywhere")
         if "newest" in dataset:
             with ui.row().classes("w-full gap-2").props("role=note"):
-                ui.label(
-                    f"You are viewing version {dataset['version']:,}; the newest version is {dataset['newest']:,}."
-                )
+                ui.label(f"You are viewing version {dataset['version']}; the newest version is {dataset['newest']}.")
                 ui.link("Show the newest version", self._path)
         await self._show_tabs(dataset)
 
@@ -164,14 +162,14 @@ def list_facts(dataset: Dataset) -> list[tuple[str, str]]:
 
 def format_version_option(version: Mapping[str, Any]) -> str:
     """Format a version for the select box."""
-    return f"{version['version']:,} · {version['operation']} · {formatting.format_count(version['rows'], 'row')}"
+    return f"{version['version']} · {version['operation']} · {formatting.format_count(version['rows'], 'row')}"
 
 
 def describe_append(receipt: Mapping[str, Any]) -> str:
     """Describe the result of an append."""
     (written,) = receipt["written"]
     if receipt["replayed"]:
-        return f"These rows were already appended as version {written['version']:,}. Nothing was changed."
+        return f"These rows were already appended as version {written['version']}. Nothing was changed."
     return (
-        f"{formatting.format_count(written['inserted'], 'row')} appended. The newest version is {written['version']:,}."
+        f"{formatting.format_count(written['inserted'], 'row')} appended. The newest version is {written['version']}."
     )

@@ -25,7 +25,7 @@ _COLUMNS = (
     TableColumn("last_state", "Last run", link=lambda row: row["run"] and f"/runs/{row['run']}"),
     TableColumn("last_time", "Time", format=formatting.format_age),
     TableColumn("working", "Working dataset", link=lambda row: row["working_path"]),
-    TableColumn("operations", "Operations", align_right=True),
+    TableColumn("operations", "Operations", formatting.format_count, align_right=True),
     TableColumn("updated_at", "Changed", format=formatting.format_age),
 )
 

@@ -193,7 +193,7 @@ def _show_written(written: list[dict[str, Any]]) -> None:
     for dataset in written:
         with ui.card().classes("w-full gap-1").props("flat bordered"):
             ui.link(f"{dataset['name']}, version {dataset['version']}", version_path(dataset)).classes("break-anywhere")
-            counts = ", ".join(f"{dataset[name]:,} {name}" for name in COUNTS)
+            counts = ", ".join(f"{formatting.format_count(dataset[name])} {name}" for name in COUNTS)
             ui.label(f"{counts}; {formatting.format_count(dataset['rows'], 'row')} in total").classes("text-sm quiet")
 
 

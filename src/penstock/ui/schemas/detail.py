@@ -91,7 +91,7 @@ class _SchemaPage:
             ).props("role=note")
         if query_count:  # the reason why buttons are disabled
             ui.label(
-                f"{formatting.format_count(query_count)} {'query refers' if query_count == 1 else 'queries refer'} to this "
+                f"{formatting.format_count(query_count, 'query refers', 'queries refer')} to this "
                 "schema, so it cannot be deleted or archived. The tab References lists them."
             ).props("role=note")
         if entry["description"]:
@@ -136,7 +136,7 @@ class _SchemaPage:
             empty_state("No query refers to this schema, so changes to it cannot break readers.", "Queries", "/queries")
             return
         count = references["query_count"]
-        ui.label(f"{count:,} {'query returns' if count == 1 else 'queries return'} rows of this schema.")
+        ui.label(f"{formatting.format_count(count, 'query returns', 'queries return')} rows of this schema.")
         show_table(QUERIES, references["queries"], name="Queries")
 
     async def _show_json(self) -> None:

@@ -169,8 +169,8 @@ async def confirm_breaking_change(error: ApiError, *, can_force: bool) -> bool:
     with _titled_dialog("Breaking change", "max-w-2xl") as dialog:
         count = error.payload.get("query_count", 0)
         ui.label(
-            f"{formatting.format_count(count, 'registered query').replace('querys', 'queries')} "
-            f"return{'s' if count == 1 else ''} this schema. Readers of the results would see these changes:"
+            f"{formatting.format_count(count, 'registered query returns', 'registered queries return')} this schema. "
+            "Readers of the results would see these changes:"
         )
         diff_text.show_lines(diff_text.field_lines(error.errors, error.errors))
         if can_force:
@@ -206,7 +206,7 @@ def _close_only_if_unchanged(dialog: ui.dialog, *inputs: ui.input) -> None:
 
 
 def _replace_question(count: int) -> str:
-    return f"Replace the {'existing field' if count == 1 else f'{count:,} existing fields'}?"
+    return f"Replace the {'existing field' if count == 1 else formatting.format_count(count, 'existing field')}?"
 
 
 def _show_side(title: str, lines: list[diff_text.DiffLine]) -> None:
