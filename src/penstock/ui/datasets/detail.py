@@ -17,6 +17,7 @@ from penstock.ui.datasets.rows_tab import RowsTab
 from penstock.ui.datasets.versions_tab import VersionsTab
 from penstock.ui.elements import error_card, heading, notify
 from penstock.ui.layout import page
+from penstock.ui.role_notes import show_role_note
 from penstock.ui.session import PageSession
 
 _LIST = ("Datasets", "/datasets")
@@ -87,6 +88,8 @@ class _DatasetPage:
                 ui.button("Append a file", icon="upload_file", on_click=single_flight(self._append)).props(
                     "unelevated no-caps"
                 )
+        if not dataset["read_only"]:
+            show_role_note(self._session, {"append rows to": Role.DEVELOPER}, "this dataset")
         with ui.row().classes("w-full items-center gap-x-6 gap-y-2"):
             self._show_version_select(dataset, history)
             for label, text in list_facts(dataset):

@@ -16,6 +16,7 @@ from penstock.ui.elements import heading, subheading, with_label
 from penstock.ui.layout import page
 from penstock.ui.queries.run_panel import RunPanel
 from penstock.ui.queries.save_form import diff_members, is_editable, show_diffs
+from penstock.ui.role_notes import show_role_note
 from penstock.ui.session import PageSession
 from penstock.ui.time_zone import format_timestamp
 
@@ -30,6 +31,10 @@ async def show_query(session: PageSession, id: str) -> None:
     with heading(query["name"], parent=_LIST):
         lifecycle_badges.show_badge(LifecycleState(query["state"]))
         _show_actions(session, query)
+    state = LifecycleState(query["state"])
+    edit = {"edit": Role.DEVELOPER} if is_editable(state) else {}
+    actions = {**edit, **lifecycle_badges.transition_roles(state), "delete": Role.ADMIN}
+    show_role_note(session, actions, "this query")
     _show_facts(query, schema)
     with ui.card().classes("w-full max-h-80 overflow-auto").props("flat bordered tabindex=0 role=region") as card:
         with_label(card, "SQL")

@@ -18,6 +18,7 @@ from penstock.ui.deletion_notice import Deletion, announce_deletion
 from penstock.ui.dialogs import confirm
 from penstock.ui.elements import empty_state, error_card, heading, notify, with_label
 from penstock.ui.layout import error_title, page
+from penstock.ui.role_notes import show_role_note
 from penstock.ui.schemas.history import show_history
 from penstock.ui.schemas.validate_tab import show_validate_tab
 from penstock.ui.session import PageSession
@@ -84,6 +85,9 @@ class _SchemaPage:
                 ui.label(entry["id"]).classes("font-mono text-sm break-anywhere")
                 copy = ui.button(icon="content_copy", on_click=lambda: ui.clipboard.write(entry["id"]))
                 copy.props('flat round dense size=sm aria-label="Copy id"')
+        edit = {"edit": Role.DEVELOPER} if EDITABLE[state] else {}
+        actions = {**edit, **lifecycle_badges.transition_roles(state), "delete": Role.ADMIN}
+        show_role_note(self._session, actions, "this schema")
         if sunset := response.headers.get("sunset"):
             date = format_timestamp(parsedate_to_datetime(sunset).isoformat())
             ui.label(

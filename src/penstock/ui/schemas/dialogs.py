@@ -7,6 +7,7 @@ from typing import Any
 
 from nicegui import ui
 
+from penstock.core.caller import Role
 from penstock.errors import Invalid, Unsupported
 from penstock.ui import formatting
 from penstock.ui.actions import single_flight
@@ -176,9 +177,10 @@ async def confirm_breaking_change(error: ApiError, *, can_force: bool) -> bool:
         if can_force:
             ui.label("As an admin, you can save it anyway.").classes("quiet")
         else:
-            ui.label("An admin can save it anyway. Alternatively, keep the old fields and add new ones.").classes(
-                "quiet"
-            )
+            ui.label(
+                f"To save it anyway, you need the role {Role.ADMIN.claim}. Alternatively, keep the old fields and add new "
+                "ones."
+            ).classes("quiet")
         if can_force:
             _add_buttons(dialog, "Save anyway", lambda: dialog.submit(True)).props("color=negative")
         else:
