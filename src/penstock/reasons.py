@@ -387,6 +387,11 @@ REASONS: dict[str, tuple[str, str]] = {
         "AlreadyExists",
         "A pipeline named {stripped!r} already exists",
     ),
+    "pipeline_name_taken.undelete": (
+        "AlreadyExists",
+        "The deletion cannot be undone: another pipeline is named {stripped!r}. Rename or delete it first",
+    ),
+    "pipeline_not_deleted": ("Unsupported", "The pipeline is not deleted, so its deletion cannot be undone"),
     "pipeline_not_found": (
         "NotFound",
         "Pipeline not found",
@@ -399,6 +404,11 @@ REASONS: dict[str, tuple[str, str]] = {
         "AlreadyExists",
         "A query named {stripped!r} already exists",
     ),
+    "query_name_taken.undelete": (
+        "AlreadyExists",
+        "The deletion cannot be undone: another query is named {stripped!r}. Rename or delete it first",
+    ),
+    "query_not_deleted": ("Unsupported", "The query is not deleted, so its deletion cannot be undone"),
     "query_not_found": (
         "NotFound",
         "Query not found",
@@ -435,9 +445,22 @@ REASONS: dict[str, tuple[str, str]] = {
         "AlreadyExists",
         "A schema named {stripped!r} already exists",
     ),
+    "schema_name_taken.undelete": (
+        "AlreadyExists",
+        "The deletion cannot be undone: another schema is named {stripped!r}. Rename or delete it first",
+    ),
     "schema_not_active": (
         "Unsupported",
         "The schema is {state}. A query can only refer to an ACTIVE schema",
+    ),
+    "schema_not_deleted": ("Unsupported", "The schema is not deleted, so its deletion cannot be undone"),
+    "schema_not_live.archived": (
+        "Unsupported",
+        "The result schema of the query is ARCHIVED. Change its state to DEPRECATED first (schema id {schema_id})",
+    ),
+    "schema_not_live.deleted": (
+        "Unsupported",
+        "The result schema of the query is deleted. Undo the deletion of the schema first (schema id {schema_id})",
     ),
     "schema_not_found": (
         "NotFound",

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
@@ -24,7 +25,7 @@ from penstock.core.registry.query import QueryDraft, RegisteredQuery
 from penstock.core.registry.revisions import next_revision
 from penstock.core.registry.schema_entry import SchemaDraft, SchemaEntry
 from penstock.core.result_schema import parse_fields
-from penstock.errors import AlreadyExists, Conflict, NotFound
+from penstock.errors import AlreadyExists, Conflict, NotFound, Unsupported
 from penstock.lake import Lake
 from penstock.reasons import REASONS
 
@@ -87,8 +88,21 @@ def removed(lake: Lake, store: VersionedStore[Any], entry: Any) -> None:
         store.remove(tx, store.find_for_update(tx, entry.id))
 
 
+def undeleted(lake: Lake, store: VersionedStore[Any], entry: Any) -> Any:
+    with lake._workspace.db.write(lake.caller) as tx:
+        return _undelete(tx, store, entry)
+
+
+def _undelete(tx: CatalogTransaction, store: VersionedStore[Any], entry: Any) -> Any:
+    before = store.find_deleted_for_update(tx, entry.id)
+    after = next_revision(before, tx.now, tx.caller.user)
+    store.undelete(tx, before, after)
+    return after
+
+
 def test_versioned_store_error_reasons_are_in_the_table(store: VersionedStore[Any]) -> None:
     expected = {"_changed": "Conflict", "_not_found": "NotFound", "_name_taken": "AlreadyExists"}
+    expected |= {"_name_taken.undelete": "AlreadyExists", "_not_deleted": "Unsupported"}
     kinds = {suffix: REASONS[f"{store.entry_type}{suffix}"][0] for suffix in expected}
     assert kinds == expected
     if isinstance(store, RevisionStore):
@@ -143,9 +157,108 @@ def test_versioned_store_removed_entry_is_not_found_and_releases_its_name(
     inserted(lake, store)
 
 
+def test_versioned_store_undeleted_entry_is_the_next_revision(lake: Lake, store: VersionedStore[Any]) -> None:
+    entry = inserted(lake, store)
+    removed(lake, store, entry)
+    after = undeleted(lake, store, entry)
+    assert after == replace(entry, version=2, updated_at=after.updated_at, updated_by=lake.caller.user)
+    with lake._workspace.db.read(lake.caller) as tx:
+        assert store.find(tx, entry.id) == after
+        query = options([("$filter", "name eq 'monthly'")], store.fields, default_top=9, max_top=9)
+        assert store.search(tx, query).items == [after]
+        if isinstance(store, RevisionStore):
+            changes = [revision.change for revision in store.versions(tx, entry.id, before=9, limit=9)]
+            assert changes == ["undelete", "create"]
+    with pytest.raises(AlreadyExists):
+        inserted(lake, store)
+
+
+def test_versioned_store_undelete_of_schema_makes_its_fields_searchable(lake: Lake) -> None:
+    entry = inserted(lake, schema_store)
+    query = options([("$filter", "fields/any(f: f/name eq 'id')")], schema_store.fields, default_top=9, max_top=9)
+
+    def search() -> list[SchemaEntry]:
+        with lake._workspace.db.read(lake.caller) as tx:
+            return schema_store.search(tx, query).items
+
+    removed(lake, schema_store, entry)
+    assert search() == []
+    assert [undeleted(lake, schema_store, entry)] == search()
+
+
+def test_versioned_store_undelete_without_deletion_is_rejected(
+    lake: Lake, other_tenant: Lake, store: VersionedStore[Any]
+) -> None:
+    entry, id_name = inserted(lake, store), f"{store.entry_type}_id"
+    with pytest.raises(Unsupported) as raised:
+        undeleted(lake, store, entry)
+    assert raised.value.reason == f"{store.entry_type}_not_deleted"
+    assert raised.value.context == {id_name: str(entry.id), "current_version": 1}
+    removed(lake, store, entry)
+    for lake_without_entry, id in ((other_tenant, entry.id), (lake, uuid4())):
+        with (
+            pytest.raises(NotFound) as missing,
+            lake_without_entry._workspace.db.write(lake_without_entry.caller) as tx,
+        ):
+            store.find_deleted_for_update(tx, id)
+        assert missing.value.context == {id_name: str(id)}
+
+
+def test_versioned_store_undelete_with_taken_name_is_rejected(lake: Lake, store: VersionedStore[Any]) -> None:
+    entry = inserted(lake, store, "monthly")
+    removed(lake, store, entry)
+    inserted(lake, store, " MONTHLY ")
+    with pytest.raises(AlreadyExists) as raised:
+        undeleted(lake, store, entry)
+    assert (raised.value.reason, raised.value.context) == (f"{store.entry_type}_name_taken", {"name": "monthly"})
+    assert "cannot be undone" in raised.value.message
+    with lake._workspace.db.write(lake.caller) as tx:
+        assert store.find_deleted_for_update(tx, entry.id) == entry
+
+
+INTERLEAVED = {
+    "two undeletions": ("undelete", "undelete", "_not_deleted"),
+    "undeletion before creation": ("undelete", "create", "_name_taken"),
+    "creation before undeletion": ("create", "undelete", "_name_taken"),
+}
+
+
+@pytest.mark.parametrize("case", INTERLEAVED)
+def test_versioned_store_undelete_during_another_change_waits_and_is_rejected(
+    lake: Lake, store: VersionedStore[Any], case: str
+) -> None:
+    """The second transaction begins while the first one has written and is not committed."""
+    first, second, suffix = INTERLEAVED[case]
+    entry = inserted(lake, store)
+    removed(lake, store, entry)
+
+    def change(tx: CatalogTransaction, action: str) -> None:
+        if action == "create":
+            store.insert(tx, NEW[store.entry_type](tx, "monthly"))
+        else:
+            _undelete(tx, store, entry)
+
+    def change_in_own_transaction() -> str:
+        try:
+            with lake._workspace.db.write(lake.caller) as tx:
+                change(tx, second)
+        except (AlreadyExists, Unsupported) as error:
+            return error.reason
+        return "committed"
+
+    with ThreadPoolExecutor(1) as pool:
+        with lake._workspace.db.write(lake.caller) as tx:
+            change(tx, first)
+            outcome = pool.submit(change_in_own_transaction)
+            with pytest.raises(TimeoutError):
+                outcome.result(timeout=0.3)
+        assert outcome.result(timeout=60) == f"{store.entry_type}{suffix}"
+
+
 def test_versioned_store_audits_every_change(lake: Lake, store: VersionedStore[Any]) -> None:
     entry = inserted(lake, store)
     removed(lake, store, replaced(lake, store, entry, renamed(entry, "weekly")))
+    undeleted(lake, store, entry)
     audit = tables.audit.c
     with lake._workspace.db.read(lake.caller) as tx:
         rows = tx.all(select(audit.action, audit.detail).where(tenant_filter(tables.audit)).order_by(audit.at))
@@ -155,6 +268,7 @@ def test_versioned_store_audits_every_change(lake: Lake, store: VersionedStore[A
         (f"{store.entry_type}.create", {**id, "version": 1, **reason}),
         (f"{store.entry_type}.update", {**id, "version": 2, **reason}),
         (f"{store.entry_type}.delete", {**id, "version": 2}),
+        (f"{store.entry_type}.undelete", {**id, "version": 3, **reason}),
     ]
 
 

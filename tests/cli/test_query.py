@@ -292,7 +292,7 @@ def wait_for(condition: Callable[[], Any]) -> Any:
     return value
 
 
-def test_queries_commands_create_to_delete(workspace: CliRunner) -> None:
+def test_queries_commands_create_to_undelete(workspace: CliRunner) -> None:
     made = workspace("queries", "show", "totals").json
     Path("totals.yaml").write_text(
         f"name: Large totals\nreturns_schema_id: {made['returns_schema_id']}\nsql: |\n  SELECT region, sum(amount) AS total\n"
@@ -316,6 +316,11 @@ def test_queries_commands_create_to_delete(workspace: CliRunner) -> None:
     assert "--yes" in workspace("queries", "delete", "totals", code=2).err
     assert workspace("queries", "delete", "totals", "--yes", "--json").json == {"deleted": "totals", "id": made["id"]}
     assert "Query not found" in workspace("query", "totals", code=1).err
+
+    assert workspace("queries", "undelete", "Totals").err.strip() == "totals is at version 3"
+    assert rows(workspace, "totals", "-p", "least=20") == [TOTALS[0], {"region": "EMEA", "total": 30}]
+    assert "is not deleted" in workspace("queries", "undelete", made["id"], code=1).err
+    assert "Query not found" in workspace("queries", "undelete", "unknown", code=1).err
 
 
 def test_queries_create_rejects_mismatching_columns(workspace: CliRunner) -> None:

@@ -35,7 +35,8 @@ PASSED_ON = {
     "catalog/versioned_store": {  # rows of the table of reasons
         "f'{self.entry_type}_changed'",
         "f'{self.entry_type}_not_found'",
-        "f'{self.entry_type}_name_taken'",
+        "f'{self.entry_type}_name_taken{variant}'",
+        "f'{self.entry_type}_not_deleted'",
         "f'version_not_found.{self.entry_type}'",
     },
     "core/pipeline/parse": {"reason"},  # the page's table of operations

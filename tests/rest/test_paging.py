@@ -110,6 +110,45 @@ def test_next_links_of_every_search_return_every_item_once(client: Client, lake:
             assert sorted(found) == [f"{prefix}{number}" for number in range(5)], (path, orderby)
 
 
+@pytest.mark.parametrize("collection", ["/gts", "/queries"])
+def test_revisions_have_next_links_within_top(client: Client, collection: str) -> None:
+    path = f"{collection}/{create(client, 'r')}"
+    if collection == "/queries":
+        query = {"name": "q", "sql": "SELECT 'x' AS a", "returns_schema_id": path.rpartition("/")[2]}
+        path = f"/queries/{client('POST', '/queries', json=query, code=201).json()['id']}"
+    for version in range(1, 7):  # transitions between two states
+        state = "DEPRECATED" if version % 2 else "ACTIVE"
+        client("POST", f"{path}/transitions", json={"to": state, "version": version})
+
+    def versions(page_size: int, **params: str) -> list[list[int]]:
+        pages = follow(client, f"{path}/versions", page_size, **params)
+        return [[item["version"] for item in page["value"]] for page in pages]
+
+    assert versions(3) == [[7, 6, 5], [4, 3, 2], [1]]
+    assert versions(2, **{"$top": "3"}) == [[7, 6], [5]]
+    assert versions(2, before="4") == [[3, 2], [1]]
+    assert versions(7) == [[7, 6, 5, 4, 3, 2, 1]]
+    assert "@odata.nextLink" not in client("GET", f"{path}/versions?$top=2").json()
+    assert client("GET", f"{path}/versions?$top=0").json() == {"value": []}
+    for option in ("$top=x", "$top=-1", "$skiptoken=x", "before=x"):
+        client("GET", f"{path}/versions?{option}", code=400)
+    pages = follow(client, f"{path}/versions", 3)
+    seen = [item["version"] for item in next(pages)["value"]]
+    client("POST", f"{path}/transitions", json={"to": "DEPRECATED", "version": 7})  # a new version before the position
+    assert seen + [item["version"] for page in pages for item in page["value"]] == [7, 6, 5, 4, 3, 2, 1]
+
+
+def test_revisions_without_top_are_pages_of_one_hundred(client: Client) -> None:
+    path = f"/gts/{create(client, 'r')}"
+    for version in range(1, 103):
+        client("PATCH", path, json={"description": f"{version}", "version": version})
+    page = client("GET", f"{path}/versions").json()
+    assert [item["version"] for item in page["value"]] == list(range(103, 3, -1))
+    page = client("GET", page["@odata.nextLink"]).json()
+    assert [item["version"] for item in page["value"]] == [3, 2, 1]
+    assert "@odata.nextLink" not in page
+
+
 def test_next_link_has_an_opaque_token_that_is_validated(client: Client) -> None:
     for number in range(3):
         create(client, f"schema {number}", description="ä" * 5_000 + str(number))

@@ -68,14 +68,15 @@ PATHS = (
     + [f"/gts/{key}" for key in ("<schema_id>", "<gts_id>", "@")] * 3
     + [f"/gts/{key}/{tail}" for key in ("<schema_id>", "<gts_id>")
        for tail in ("versions", "versions/1", "versions/2", "diff", "references", "json-schema", "transitions",
-                    "validate", "compatibility")]
+                    "validate", "compatibility", "undelete")]
     + [f"/datasets/{key}{tail}" for key in ("<dataset_id>", "<dataset>", "@")
        for tail in ("", "/rows", "/schema", "/history", "/profile", "/operations")]
     + ["/pipelines/validate", "/pipelines/<pipeline_id>", "/pipelines/<pipeline_id>/runs", "/pipelines/@"] * 2
+    + ["/pipelines/<pipeline_id>/undelete"]
     + ["/runs/<run_id>", "/runs/<run_id>/cancel"] * 2
     + ["/queries/preview", "/queries/@", "/queries/executions", "/queries/executions/<run_id>"] * 2
     + [f"/queries/{key}{tail}" for key in ("<query_id>", "<query_name>")
-       for tail in ("", "/results", "/versions", "/versions/1", "/transitions")]
+       for tail in ("", "/results", "/versions", "/versions/1", "/transitions", "/undelete")]
 )  # fmt: skip
 QUERIES = [
     ("$filter", "name eq '<schema_name>'"), ("$filter", "id eq <schema_id>"), ("$filter", "id in ('<schema_id>')"),

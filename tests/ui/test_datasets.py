@@ -12,7 +12,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from penstock.core.caller import Role
 from penstock.ui import formatting
-from penstock.ui.datasets.columns_tab import bin_labels, describe_histogram, format_share, has_histogram, to_table_row
+from penstock.ui.datasets.columns_tab import bin_labels, describe_histogram, has_histogram, to_table_row
 from penstock.ui.datasets.detail import describe_append, list_facts
 from penstock.ui.datasets.list import group_by_namespace
 from penstock.ui.datasets.rows_tab import example_filter
@@ -431,12 +431,6 @@ def test_column_row_distinguishes_unknown_from_empty() -> None:
         "–",
     ]
     assert to_table_row({**column, "nulls": 0, "min": False, "max": True}, 5)["min"] == "false"
-    assert (format_share(0, 5), format_share(1, 1000), format_share(1, 2), format_share(1, 0)) == (
-        "",
-        " (< 1 %)",
-        " (50 %)",
-        "",
-    )
 
 
 @pytest.mark.parametrize(
@@ -477,7 +471,7 @@ def test_example_filter_uses_existing_column() -> None:
 
 def test_describe_append_and_version_facts() -> None:
     receipt = {"replayed": False, "written": [{"inserted": 1, "version": 1_002}]}
-    assert describe_append(receipt) == "1 row appended. The newest version is 1,002."
+    assert describe_append(receipt) == "1 row appended. The newest version is 1002."
     assert "were already appended" in describe_append({**receipt, "replayed": True})
     version = {"rows": 2, "schema": [1], "bytes": 1_500, "files": 1, "at": None, "author": "ada", "read_only": True}
     assert dict(list_facts(version))["Size"] == "1.5 KB in 1 file"

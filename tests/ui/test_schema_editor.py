@@ -299,7 +299,7 @@ def test_breaking_change_shows_effects_and_only_admin_can_force_it(visit: Visit,
         expect(page.get_by_text("1 registered query returns this schema")).to_be_visible()
         expect(page.get_by_text("order_id was removed: string, required")).to_be_visible()
         if role is Role.DEVELOPER:
-            expect(page.get_by_text("An admin can save it anyway")).to_be_visible()
+            expect(page.get_by_text("To save it anyway, you need the role analytics.admin")).to_be_visible()
             expect(page.get_by_role("button", name="Save anyway")).to_have_count(0)
             page.get_by_role("button", name="Keep editing").click()
             assert rest.get(f"/gts/{entry['id']}").json()["version"] == 1

@@ -5,7 +5,7 @@ meanwhile.
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Row, select
+from sqlalchemy import Row, bindparam, select
 
 from penstock.catalog.database import CatalogTransaction
 from penstock.catalog.result_schemas import schema_store
@@ -19,13 +19,19 @@ from penstock.core.registry.query import QueryDatasetRef, QueryDraft, QueryRevis
 from penstock.core.registry.query_parameters import QueryParameter
 from penstock.core.registry.schema_entry import name_key
 from penstock.core.result_schema import FieldType
-from penstock.errors import Unsupported
+from penstock.errors import NotFound, Unsupported
 
 _q = gts_queries.c
 _READS = (
     select(_q.id, _q.name, _q.reads)
     .where(tenant_filter(gts_queries), _q.deleted_at.is_(None))
     .order_by(_q.name_key, _q.id)
+)
+_BY_NAME_DELETED_FIRST = (
+    select(_q.id)
+    .where(tenant_filter(gts_queries), _q.name_key == bindparam("key"))
+    .order_by(_q.deleted_at.is_(None), _q.deleted_at.desc(), _q.id)
+    .limit(1)
 )
 
 FIELDS: Fields = {
@@ -68,6 +74,22 @@ class QueryStore(RevisionStore[RegisteredQuery, QueryRevision]):
         if after.draft.returns_schema_id != before.draft.returns_schema_id:
             _assert_schema_active(tx, after.draft.returns_schema_id)
         super().replace(tx, before, after, action, reason)
+
+    def find_id_to_undelete(self, tx: CatalogTransaction, name: str) -> UUID:
+        """Return the id of the query that was deleted last among those with this name, else of the live query."""
+        if row := tx.first(_BY_NAME_DELETED_FIRST, key=name_key(name)):
+            id: UUID = row.id
+            return id
+        raise self.not_found(name)
+
+    def undelete(self, tx: CatalogTransaction, before: RegisteredQuery, after: RegisteredQuery) -> None:
+        """Undelete a query. Its result schema must be neither deleted nor ARCHIVED, and is locked until the transaction ends.
+
+        Raises:
+            Unsupported: the result schema was deleted or archived
+        """
+        _assert_schema_live(tx, after.draft.returns_schema_id)
+        super().undelete(tx, before, after)
 
     def content(self, entry: RegisteredQuery) -> dict[str, Any]:
         draft = entry.draft
@@ -130,6 +152,15 @@ def _assert_schema_active(tx: CatalogTransaction, schema: UUID) -> None:
             schema_id=str(schema),
             state=state.value,
         )
+
+
+def _assert_schema_live(tx: CatalogTransaction, schema: UUID) -> None:
+    try:
+        state = schema_store.find_for_share(tx, schema).draft.state
+    except NotFound:
+        raise Unsupported("schema_not_live.deleted", schema_id=str(schema)) from None
+    if state is LifecycleState.ARCHIVED:
+        raise Unsupported("schema_not_live.archived", schema_id=str(schema), state=state.value)
 
 
 def _draft(row: Row[Any]) -> QueryDraft:

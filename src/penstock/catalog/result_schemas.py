@@ -116,6 +116,10 @@ class SchemaStore(RevisionStore[SchemaEntry, SchemaRevision]):
         super().remove(tx, entry)
         tx.execute(_DELETE_FIELDS, schema=entry.id)
 
+    def undelete(self, tx: CatalogTransaction, before: SchemaEntry, after: SchemaEntry) -> None:
+        super().undelete(tx, before, after)
+        _insert_fields(tx, after)
+
     def search(
         self, tx: CatalogTransaction, options: QueryOptions, built_in: Sequence[SchemaEntry] = ()
     ) -> SearchPage[SchemaEntry]:

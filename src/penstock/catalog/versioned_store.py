@@ -1,7 +1,7 @@
 """Store named entries of a tenant that are replaced by version: result schemas, queries and pipelines.
 
 `VersionedStore` holds the newest revision of each entry: find and lock it, replace it if it has the version that was
-read, search, delete. `RevisionStore` also keeps every revision of entries that have a lifecycle. A subclass converts
+read, search, delete, undelete. `RevisionStore` also keeps every revision of entries that have a lifecycle. A subclass converts
 entries to rows and adds its own rules.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, FromClause, Row, Select, Table, bindparam, literal, select, update
+from sqlalchemy import ColumnElement, FromClause, Row, Select, Table, Update, bindparam, literal, select, update
 from sqlalchemy.exc import IntegrityError
 
 from penstock.catalog import odata_sql
@@ -22,7 +22,7 @@ from penstock.core.paging import SearchPage
 from penstock.core.registry.lifecycle import LifecycleEntry
 from penstock.core.registry.revisions import RegistryEntry
 from penstock.core.registry.schema_entry import name_key
-from penstock.errors import AlreadyExists, Conflict, NotFound
+from penstock.errors import AlreadyExists, Conflict, NotFound, Unsupported
 
 E = TypeVar("E", bound=RegistryEntry)
 L = TypeVar("L", bound=LifecycleEntry)
@@ -62,15 +62,22 @@ class VersionedStore(ABC, Generic[E]):
         self._all = select(table).where(tenant_filter(table), c.deleted_at.is_(None))
         self._find = select(table).where(*entry)
         self._find_for_update = self._find.with_for_update()
+        self._find_deleted_or_live = (
+            select(table).where(tenant_filter(table), c.id == bindparam("entry")).with_for_update()
+        )
         self._by_name = self._all.where(c.name_key == bindparam("key"))
         other_with_name = self._by_name.with_only_columns(c.id).where(c.id != bindparam("entry"))
         self._other_with_name = other_with_name if reserves_name is None else other_with_name.where(reserves_name)
-        self._replace = (
-            update(table)
-            .where(*entry, c.version == bindparam("before"))
-            .values({column.name: bindparam(f"new_{column.name}") for column in c if column.name not in _FIXED_COLUMNS})
-        )
+        new_values: dict[str, Any] = {
+            column.name: bindparam(f"new_{column.name}") for column in c if column.name not in _FIXED_COLUMNS
+        }
+        self._replace = update(table).where(*entry, c.version == bindparam("before")).values(new_values)
         self._delete = update(table).where(*entry).values(deleted_at=bindparam("now"))
+        self._undelete = (
+            update(table)
+            .where(tenant_filter(table), c.id == bindparam("entry"), c.version == bindparam("before"))
+            .values({**new_values, "deleted_at": None})
+        )
         self._texts = folded_texts(table)
         self._columns = self._search_columns(table)
 
@@ -105,6 +112,35 @@ class VersionedStore(ABC, Generic[E]):
         """Delete an entry; rows that belong to it stay. The caller has locked it with `find_for_update`."""
         tx.execute(self._delete, entry=entry.id, now=tx.now)
         self._audit(tx, "delete", entry)
+
+    def find_deleted_for_update(self, tx: CatalogTransaction, id: UUID) -> E:
+        """Return a deleted entry and lock it against changes until the transaction ends.
+
+        Raises:
+            NotFound: no entry has this id, deleted or not
+            Unsupported: the entry is not deleted
+        """
+        row = tx.first(self._find_deleted_or_live, entry=id)
+        if row is None:
+            raise self.not_found(id)
+        if row.deleted_at is None:
+            ids: dict[str, Any] = {self._id_name: str(id)}
+            raise Unsupported(f"{self.entry_type}_not_deleted", **ids, current_version=row.version)
+        return self.from_row(row)
+
+    def undelete(self, tx: CatalogTransaction, before: E, after: E) -> None:
+        """Store the next revision of a deleted entry, which is then no longer deleted.
+
+        Args:
+            tx: the transaction
+            before: the deleted entry, locked with `find_deleted_for_update`
+            after: the next revision
+
+        Raises:
+            AlreadyExists: another entry has taken the name
+        """
+        self._undelete_row(tx, before, after)
+        self._audit(tx, "undelete", after)
 
     def search(self, tx: CatalogTransaction, options: QueryOptions) -> SearchPage[E]:
         """Return a page of the tenant's entries, newest first unless another order is requested."""
@@ -206,26 +242,32 @@ class VersionedStore(ABC, Generic[E]):
             raise self._name_taken(values)
 
     def _replace_row(self, tx: CatalogTransaction, before: E, after: E) -> None:
+        if self._update_row(tx, self._replace, before, after, "") != 1:
+            raise self.version_conflict(self.find(tx, before.id))
+
+    def _undelete_row(self, tx: CatalogTransaction, before: E, after: E) -> None:
+        self._update_row(tx, self._undelete, before, after, ".undelete")
+
+    def _update_row(self, tx: CatalogTransaction, statement: Update, before: E, after: E, variant: str) -> int:
+        """Write a revision over the one before it. Return the number of rows; `variant` selects the message for a taken name."""
         values = self._values(after)
         other = tx.first(self._other_with_name, key=values["name_key"], entry=before.id)
         if other and self._has_reserved_name(after):
-            raise self._name_taken(values)
+            raise self._name_taken(values, variant)
         try:
             new = {f"new_{name}": value for name, value in values.items()}
-            updated = tx.execute(self._replace, entry=before.id, before=before.version, **new)
+            return tx.execute(statement, entry=before.id, before=before.version, **new)
         except IntegrityError:  # a concurrent transaction took the name
-            raise self._name_taken(values) from None
-        if updated != 1:
-            raise self.version_conflict(self.find(tx, before.id))
+            raise self._name_taken(values, variant) from None
 
     def _select_one(self, tx: CatalogTransaction, statement: Select[Any], id: UUID) -> E:
         if row := tx.first(statement, entry=id):
             return self.from_row(row)
         raise self.not_found(id)
 
-    def _name_taken(self, values: dict[str, Any]) -> AlreadyExists:
+    def _name_taken(self, values: dict[str, Any], variant: str = "") -> AlreadyExists:
         name = values["name"]
-        return AlreadyExists(f"{self.entry_type}_name_taken", {"stripped": name.strip()}, name=name)
+        return AlreadyExists(f"{self.entry_type}_name_taken{variant}", {"stripped": name.strip()}, name=name)
 
     def _audit(self, tx: CatalogTransaction, action: str, entry: E, **details: Any) -> None:
         tx.audit(f"{self.entry_type}.{action}", {self._id_name: entry.id, "version": entry.version, **details})
@@ -277,6 +319,11 @@ class RevisionStore(VersionedStore[L], Generic[L, R]):
         """
         self._replace_row(tx, before, after)
         self._insert_revision(tx, after, action, reason)
+
+    def undelete(self, tx: CatalogTransaction, before: L, after: L) -> None:
+        """Store the next revision of a deleted entry as `VersionedStore.undelete` does, and keep it."""
+        self._undelete_row(tx, before, after)
+        self._insert_revision(tx, after, "undelete", None)
 
     def versions(self, tx: CatalogTransaction, id: UUID, *, before: int, limit: int) -> list[R]:
         """Return revisions below `before`, newest first."""

@@ -176,7 +176,7 @@ def replace(context: CliContext, name: str, file: Path) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @standard_options("penstock queries delete totals --yes")
 def delete(context: CliContext, name: str, yes: bool) -> None:
-    """Delete the query NAME (or id) and free its name."""
+    """Delete the query NAME (or id) and free its name. `penstock queries undelete` undoes it."""
 
     from penstock.service.queries import definitions as query_definitions
 
@@ -189,6 +189,19 @@ def delete(context: CliContext, name: str, yes: bool) -> None:
         query_definitions.delete(lake._workspace, lake.caller, str(definition.id), None)
     facts = {"deleted": definition.draft.name, "id": str(definition.id)}
     context.report(facts, f"{printable(definition.draft.name)} was deleted")
+
+
+@queries.command()
+@click.argument("name")
+@standard_options("penstock queries undelete totals")
+def undelete(context: CliContext, name: str) -> None:
+    """Undo the deletion of the query NAME (or id). Of several with this name, the one that was deleted last."""
+
+    from penstock.service.queries import definitions as query_definitions
+
+    with context.lake() as lake:
+        undeleted = query_definitions.undelete(lake._workspace, lake.caller, name, None)
+    context.report(undeleted.as_json(), f"{printable(undeleted.draft.name)} is at version {undeleted.version}")
 
 
 # -- input -----------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from typing import Any
 
 from nicegui import ui
 
+from penstock.ui import formatting
 from penstock.ui.elements import with_label
 
 _TEXT_COLOUR = "currentColor"  # the colour of quiet text in both themes; it needs the SVG renderer
@@ -70,6 +71,8 @@ def _text_alternative(name: str, labels: Sequence[str], series: dict[str, Sequen
     for series_name, values in series.items():
         numbers = [value for value in values if value is not None]
         if numbers:
-            ranges.append(f"{series_name} from {min(numbers):,} to {max(numbers):,}")
+            ranges.append(
+                f"{series_name} from {formatting.format_count(min(numbers))} to {formatting.format_count(max(numbers))}"
+            )
     span = f" between {labels[0]} and {labels[-1]}" if labels else ""
     return f"{name}{span}: {'; '.join(ranges) or 'no data'}"

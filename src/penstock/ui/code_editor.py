@@ -7,12 +7,13 @@ from uuid import UUID
 
 from nicegui import ui
 
+from penstock.ui import formatting
 from penstock.ui.elements import notify
 
 MAX_CHARS = 300_000  # unless the initial text is longer
 TOO_LONG = (
     "The text is too long for this page, and nothing was changed. Use the API for longer texts. "
-    f"The limit is {MAX_CHARS:,} characters, and fewer if the text has many quotes."
+    f"The limit is {formatting.format_count(MAX_CHARS, 'character')}, and fewer if the text has many quotes."
 )
 _MAX_CHANGE_CHARS = 900_000  # NiceGUI's browser code does not send longer changes
 # CodeMirror has its own themes, so the script copies the theme of the page, now and after every change.

@@ -211,9 +211,11 @@ def show_pager(
         page_rows: Maximum number of rows on a page.
     """
     first, last = (skip + 1 if rows_on_page else 0), skip + rows_on_page
-    of_total = f" of {total:,}" if total is not None else ""
+    of_total = f" of {formatting.format_count(total)}" if total is not None else ""
     with ui.row().classes("items-center gap-2"):
-        ui.label(f"{first:,}–{last:,}{of_total}").classes("text-sm quiet").props("aria-live=polite")
+        ui.label(f"{formatting.format_count(first)}–{formatting.format_count(last)}{of_total}").classes(
+            "text-sm quiet"
+        ).props("aria-live=polite")
         if not skip and not has_more:
             return
         previous_button = ui.button(icon="chevron_left", on_click=lambda: on_move(max(skip - page_rows, 0)))

@@ -11,7 +11,7 @@ _BROWSER_SECONDS = 30.0  # time for the browser to run a script
 
 
 async def confirm(question: str, accept_label: str, *, cancel_label: str = "Cancel", destructive: bool = False) -> bool:
-    """Ask the user to confirm an action that cannot be undone."""
+    """Ask the user to confirm an action."""
     with with_label(ui.dialog(), question) as dialog, ui.card():
         ui.label(question).classes("break-anywhere")
         with ui.row().classes("w-full justify-end"):

@@ -11,12 +11,26 @@ _NUMBERS = ("int", "uint", "float", "double", "halffloat")
 _AGES = ((60, "second"), (3600, "minute"), (86_400, "hour"), (30 * 86_400, "day"))
 
 
-def format_count(number: float | None, noun: str = "") -> str:
-    """Format a number with its noun: `1,204 rows`, `1 row`."""
+def format_count(number: float | None, noun: str = "", plural: str = "") -> str:
+    """Format a number with its noun: `1,204 rows`, `1 row`. The plural is the noun with an s unless it is given."""
     if number is None:
         return "–"
-    plural = "" if number == 1 or not noun else "s"
-    return f"{number:,} {noun}{plural}".rstrip()
+    word = noun if number == 1 or not noun else plural or f"{noun}s"
+    return f"{number:,} {word}".rstrip()
+
+
+def format_share(part: int, whole: int) -> str:
+    """Format a share: ` (12 %)`, or an empty text if it is zero."""
+    if not part or not whole:
+        return ""
+    percent = 100 * part / whole
+    return f" ({percent:.0f} %)" if percent >= 1 else " (< 1 %)"
+
+
+def format_axis_number(value: Decimal | float, max_chars: int) -> str:
+    """Format the number of an axis: `20,000`. A number with more characters is rounded to six digits."""
+    text = f"{value.normalize():,f}" if isinstance(value, Decimal) else f"{value:,}"
+    return text if len(text) <= max_chars else f"{float(value):.6g}"
 
 
 def format_size(bytes_: float | None) -> str:
@@ -24,9 +38,10 @@ def format_size(bytes_: float | None) -> str:
     if bytes_ is None:
         return "–"
     amount, unit = float(bytes_), 0
-    while amount >= 1000 and unit < len(_UNITS) - 1:
+    while round(amount) >= 1000 and unit < len(_UNITS) - 1:
         amount, unit = amount / 1000, unit + 1
-    return f"{amount:.0f} {_UNITS[unit]}" if unit == 0 or amount >= 100 else f"{amount:.1f} {_UNITS[unit]}"
+    digits = 0 if unit == 0 or round(amount, 1) >= 100 else 1
+    return f"{amount:,.{digits}f} {_UNITS[unit]}"
 
 
 def parse_timestamp(text: str | None) -> datetime | None:
@@ -64,7 +79,7 @@ def format_age(text: str | None, now: datetime | None = None) -> str:
 
 
 def format_duration(start: str | None, end: str | None, now: datetime | None = None) -> str:
-    """Format the time between two timestamps: `850 ms`, `2.4 s`, `3 min 20 s`. Without an end, until now."""
+    """Format the time between two timestamps: `850 ms`, `2.4 s`, `3 min 20 s`, `1 h 5 min`. Without an end, until now."""
     begun = parse_timestamp(start)
     if begun is None:
         return "–"
@@ -72,12 +87,14 @@ def format_duration(start: str | None, end: str | None, now: datetime | None = N
 
 
 def format_seconds(number: float) -> str:
-    """Format a duration: `850 ms`, `2.4 s`, `3 min 20 s`."""
-    if number < 1:
+    """Format a duration: `850 ms`, `2.4 s`, `3 min 20 s`, `1 h 5 min`."""
+    if round(number * 1000) < 1000:
         return f"{number * 1000:.0f} ms"
-    if number < 60:
+    if round(number, 1) < 60:
         return f"{number:.1f} s"
-    return f"{int(number // 60)} min {int(number % 60)} s"
+    minutes, seconds = divmod(round(number), 60)
+    hours, minutes_of_hour = divmod(minutes, 60)
+    return f"{hours:,} h {minutes_of_hour} min" if hours else f"{minutes} min {seconds} s"
 
 
 def format_cell(value: Any) -> str:

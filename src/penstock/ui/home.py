@@ -16,6 +16,7 @@ from penstock.ui.datasets import upload as datasets_upload
 from penstock.ui.elements import heading, subheading
 from penstock.ui.layout import page
 from penstock.ui.pipelines.run_list import format_state
+from penstock.ui.role_notes import show_role_note
 from penstock.ui.session import PageSession
 
 RECENT_ROWS = 5  # of each list
@@ -116,6 +117,7 @@ async def home(session: PageSession) -> None:
     newest = datasets["value"][0]["name"] if datasets["value"] else None
     counts = (len(collection["value"]) for collection in (schemas, pipelines, queries, runs))
     _show_health(health, session.version)
+    show_role_note(session, {"create": Role.DEVELOPER}, "datasets, schemas, queries and pipelines")
     _show_next_steps(session, suggest_next_steps(TenantContents(newest, *counts), session.role))
     with ui.element("div").classes("w-full grid grid-cols-1 lg:grid-cols-2 gap-x-4 gap-y-6"):
         _show_recent("Recently changed datasets", _DATASETS, datasets["value"], "No datasets yet.", "/datasets")

@@ -12,6 +12,7 @@ from nicegui import app, ui
 
 from penstock.ui.actions import INTERNAL_ERROR
 from penstock.ui.api_client import ApiError
+from penstock.ui.deletion_notice import show_pending_deletion
 from penstock.ui.elements import SECTIONS, error_card, section_of, set_page_title, show_pending_notice
 from penstock.ui.session import PageSession, forget_token, open_session, stored_token, ui_context
 from penstock.ui.sign_in import show_sign_in, sign_out
@@ -62,6 +63,7 @@ def page(
                     with frame.content:
                         await fill(session, *args, **options)
                         show_pending_notice()
+                        show_pending_deletion(session)
                 except ApiError as error:
                     if error.status == 401:
                         forget_token()

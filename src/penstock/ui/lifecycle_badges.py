@@ -29,6 +29,11 @@ def allowed_transitions(state: LifecycleState, role: Role) -> list[tuple[Lifecyc
     ]
 
 
+def transition_roles(state: LifecycleState) -> dict[str, Role]:
+    """Return the verbs of the transitions from a state, each with the lowest role that may perform it."""
+    return {transition.verb: transition.role for (start, _), transition in TRANSITIONS.items() if start is state}
+
+
 def state_label(state: str) -> str:
     """Return the label of a state."""
     return state.capitalize()

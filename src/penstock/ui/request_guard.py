@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.core.request_origin import LOOPBACK_HOSTS, is_cross_site, is_loopback
+from penstock.ui import formatting
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -81,7 +82,7 @@ class RequestGuard:
         if not length.isdecimal():
             return 411, "The Content-Length header is required."
         if int(length) > self.max_body_bytes:
-            return 413, f"The request body exceeds the limit of {self.max_body_bytes:,} bytes."
+            return 413, f"The request body exceeds the limit of {formatting.format_count(self.max_body_bytes, 'byte')}."
         return None
 
 

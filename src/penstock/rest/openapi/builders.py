@@ -5,8 +5,7 @@ from http import HTTPStatus
 from typing import Any
 
 from penstock.rest import problems
-from penstock.rest.openapi.schemas.base import COUNT, LINK, TEXT, JsonSchema, array_of, object_of, ref
-from penstock.rest.requests.page_limits import DEFAULT_REVISIONS
+from penstock.rest.openapi.schemas.base import LINK, TEXT, JsonSchema, ref
 
 Operation = dict[str, Any]  # keyword arguments of a route: summary, description, responses, openapi_extra
 Responses = dict[int | str, dict[str, Any]]  # by status
@@ -126,23 +125,6 @@ def json_content(schema: str, example: Any, *media_types: str) -> dict[str, Any]
     """Return the `content` of a JSON body, for each media type."""
     return {
         media_type: {"schema": ref(schema), "example": example} for media_type in media_types or ("application/json",)
-    }
-
-
-def list_revisions(entity: str, schema: str, example: Any) -> Operation:
-    """Return the description of a route that lists the revisions of an entity."""
-    body = object_of({"value": array_of(ref(schema))})
-    return {
-        "summary": f"List a {entity}'s versions",
-        "responses": describe_responses(
-            200, "Revisions, newest first.", {"value": [example]}, body, errors=[400, 403, 404]
-        ),
-        "openapi_extra": {
-            "parameters": [
-                query_parameter("before", "Return only versions below this one.", schema=COUNT, example=10),
-                query_parameter("$top", "Maximum number of items.", schema=COUNT, example=DEFAULT_REVISIONS),
-            ]
-        },
     }
 
 

@@ -85,7 +85,23 @@ REPLACE_PIPELINE: Operation = {
 }
 DELETE_PIPELINE: Operation = {
     "summary": "Delete a pipeline",
-    "description": "The records of its runs are kept.",
+    "description": "The records of its runs are kept. POST /pipelines/{id}/undelete undoes the deletion.",
     "responses": describe_responses(204, "The pipeline was deleted.", errors=[400, 403, 404, 409, 412]),
+    "openapi_extra": {"parameters": [parameters.IF_MATCH]},
+}
+UNDELETE_PIPELINE: Operation = {
+    "summary": "Undo the deletion of a pipeline",
+    "description": (
+        "The pipeline has the next version. 409 if it is not deleted, or if another pipeline has taken its name. Takes "
+        "no parameters; the body is empty or {}."
+    ),
+    "responses": describe_responses(
+        200,
+        "The pipeline.",
+        _PIPELINE | {"version": 2},
+        ref("Pipeline"),
+        headers=["etag"],
+        errors=[400, 403, 404, 409, 412, 413, 415],
+    ),
     "openapi_extra": {"parameters": [parameters.IF_MATCH]},
 }

@@ -8,9 +8,9 @@ from penstock.rest.openapi.builders import (
     Responses,
     describe_responses,
     json_body,
-    list_revisions,
     not_modified,
 )
+from penstock.rest.openapi.revisions import list_revisions
 from penstock.rest.openapi.schemas.base import ref
 
 _DEFINITION = {
@@ -80,7 +80,18 @@ REPLACE_QUERY: Operation = {
 }
 DELETE_QUERY: Operation = {
     "summary": "Delete a query",
+    "description": "POST /queries/{id}/undelete undoes the deletion.",
     "responses": describe_responses(204, "The query was deleted.", errors=[400, 403, 404, 409, 412]),
+    "openapi_extra": {"parameters": [parameters.IF_MATCH]},
+}
+UNDELETE_QUERY: Operation = {
+    "summary": "Undo the deletion of a query",
+    "description": (
+        "A name selects the query that was deleted last among those with this name. The query has the state that it "
+        "had before, and the next version. 409 if it is not deleted, if another query has taken its name, or if its "
+        "result schema is deleted or ARCHIVED. Takes no parameters; the body is empty or {}."
+    ),
+    "responses": _query_responses("The query.", _QUERY | {"version": 2}, [400, 403, 404, 409, 412, 413, 415]),
     "openapi_extra": {"parameters": [parameters.IF_MATCH]},
 }
 TRANSITION_QUERY: Operation = {

@@ -11,10 +11,10 @@ from penstock.rest.openapi.builders import (
     describe_responses,
     json_body,
     json_content,
-    list_revisions,
     not_modified,
     query_parameter,
 )
+from penstock.rest.openapi.revisions import list_revisions
 from penstock.rest.openapi.schemas.base import ANY_OBJECT, COUNT, FLAG, TEXT, ref
 from penstock.rest.requests import media_types
 
@@ -151,7 +151,17 @@ PATCH_SCHEMA: Operation = {
 }
 DELETE_SCHEMA: Operation = {
     "summary": "Delete a schema",
+    "description": "POST /gts/{id}/undelete undoes the deletion.",
     "responses": describe_responses(204, "The schema was deleted.", errors=[400, 403, 404, 409, 412]),
+    "openapi_extra": {"parameters": [parameters.IF_MATCH]},
+}
+UNDELETE_SCHEMA: Operation = {
+    "summary": "Undo the deletion of a schema",
+    "description": (
+        "The schema has the state that it had before, and the next version. 409 if it is not deleted, or if another "
+        "schema has taken its name. Takes no parameters; the body is empty or {}."
+    ),
+    "responses": _schema_responses("The schema.", _ENTITY | {"version": 2}, [400, 403, 404, 409, 412, 413, 415]),
     "openapi_extra": {"parameters": [parameters.IF_MATCH]},
 }
 TRANSITION_SCHEMA: Operation = {

@@ -84,6 +84,9 @@ async def require_empty_body(request: Request, _caller: CallerDep) -> None:
         raise Invalid("bad_payload.not_empty")
 
 
+EmptyBody = Annotated[None, Depends(require_empty_body)]
+
+
 def parse_json(body: bytes) -> Any:
     """Parse a JSON body strictly."""
     return documents.parse_json(body, "the body")

@@ -8,8 +8,10 @@ from fastapi import Path, Request, Response
 from penstock.core import odata
 from penstock.core.registry.lifecycle import LifecycleEntry, LifecycleState
 from penstock.rest.requests import media_types
-from penstock.rest.requests.page_limits import DEFAULT_REVISIONS
+from penstock.rest.requests.page_limits import DEFAULT_REVISIONS, MAX_REVISIONS
+from penstock.rest.requests.paging import next_page_link, page_options
 from penstock.rest.requests.preconditions import is_not_modified
+from penstock.rest.requests.preferences import preference_headers, preferred_page_size
 from penstock.rest.requests.query_params import int_param, query_params
 
 _MAX_VERSION = 2**31 - 1  # the largest value of the catalog's column
@@ -60,11 +62,17 @@ def deprecation_headers(entry: LifecycleEntry) -> dict[str, str]:
 
 
 def revisions_response(request: Request, list_versions: Callable[..., Sequence[VersionedEntity]]) -> Response:
-    """Return the revisions that `list_versions(before=…, limit=…)` finds."""
-    params = query_params(request)
-    before = min(int_param(params, "before", _MAX_VERSION), _MAX_VERSION)
-    found = list_versions(before=before, limit=int_param(params, "$top", DEFAULT_REVISIONS))
-    return media_types.json_response({"value": [revision.as_json() for revision in found]})
+    """Return a page of the revisions that `list_versions(before=…, limit=…)` finds, newest first."""
+    options = page_options(request, default_items=DEFAULT_REVISIONS, max_items=MAX_REVISIONS)
+    before = min(int_param(query_params(request), "before", _MAX_VERSION), _MAX_VERSION)
+    if options.after is not None:
+        before = odata.integer_key(options.after, _MAX_VERSION)
+    revisions = list_versions(before=before, limit=options.top + 1)
+    page = revisions[: options.top]
+    body: dict[str, Any] = {"value": [revision.as_json() for revision in page]}
+    if page and len(page) < len(revisions):
+        body |= next_page_link(request, options, page[-1].version, len(page))
+    return media_types.json_response(body, headers=preference_headers(preferred_page_size(request)))
 
 
 def parse_version(params: dict[str, str], name: str = "version") -> int:

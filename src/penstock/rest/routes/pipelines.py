@@ -1,4 +1,4 @@
-"""Routes of pipelines: search, create, validate, show, replace and delete."""
+"""Routes of pipelines: search, create, validate, show, replace, delete and undelete."""
 
 from typing import Annotated
 from uuid import UUID
@@ -15,7 +15,7 @@ from penstock.rest.odata_route import ODataRoute
 from penstock.rest.openapi import examples
 from penstock.rest.openapi import pipelines as docs
 from penstock.rest.requests import media_types
-from penstock.rest.requests.bodies import Body, CallerDep, DeveloperBody, parse_json
+from penstock.rest.requests.bodies import Body, CallerDep, DeveloperBody, EmptyBody, parse_json
 from penstock.rest.requests.preconditions import if_match
 from penstock.rest.responses import odata_page, revisions
 from penstock.rest.route_execution import Lane, in_lane
@@ -70,6 +70,12 @@ def replace(request: Request, caller: CallerDep, id: PipelineId, body: Developer
 def delete(request: Request, caller: CallerDep, id: PipelineId) -> Response:
     definitions.remove(context_of(request).workspace, caller, parse_pipeline_id(id), if_match(request))
     return Response(status_code=204)
+
+
+@router.post("/{id}/undelete", **docs.UNDELETE_PIPELINE)
+def undelete(request: Request, caller: CallerDep, id: PipelineId, _body: EmptyBody) -> Response:
+    ws, pipeline_id = context_of(request).workspace, parse_pipeline_id(id)
+    return revisions.entity_response(definitions.undelete(ws, caller, pipeline_id, if_match(request)))
 
 
 def parse_pipeline_id(id: str) -> UUID:

@@ -1,4 +1,4 @@
-"""Routes of registered queries: search, create, show, replace, delete, change state and list revisions."""
+"""Routes of registered queries: search, create, show, replace, delete, undelete, change state and list revisions."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -14,7 +14,7 @@ from penstock.rest.odata_route import ODataRoute
 from penstock.rest.openapi import examples
 from penstock.rest.openapi import queries as docs
 from penstock.rest.requests import media_types
-from penstock.rest.requests.bodies import Body, CallerDep, DeveloperBody, parse_json
+from penstock.rest.requests.bodies import Body, CallerDep, DeveloperBody, EmptyBody, parse_json
 from penstock.rest.requests.preconditions import if_match
 from penstock.rest.responses import odata_page, revisions
 from penstock.rest.route_execution import Lane, in_lane
@@ -87,6 +87,11 @@ def replace(request: Request, caller: CallerDep, id: QueryKey, body: DeveloperBo
 def delete(request: Request, caller: CallerDep, id: QueryKey) -> Response:
     definitions.delete(context_of(request).workspace, caller, id, if_match(request))
     return Response(status_code=204)
+
+
+@router.post("/{id}/undelete", **docs.UNDELETE_QUERY)
+def undelete(request: Request, caller: CallerDep, id: QueryKey, _body: EmptyBody) -> Response:
+    return _query_response(definitions.undelete(context_of(request).workspace, caller, id, if_match(request)))
 
 
 @router.post("/{id}/transitions", **docs.TRANSITION_QUERY)

@@ -1,4 +1,4 @@
-"""Routes of result schemas (/gts): search, create, infer, show, change, compare and validate."""
+"""Routes of result schemas (/gts): search, create, infer, show, change, delete, compare and validate."""
 
 from email.utils import format_datetime
 from functools import partial
@@ -18,7 +18,15 @@ from penstock.rest.openapi import examples
 from penstock.rest.openapi import result_schemas as docs
 from penstock.rest.problems import as_json
 from penstock.rest.requests import bodies, media_types
-from penstock.rest.requests.bodies import Body, CallerDep, DeveloperBody, UploadedFile, parse_json, parse_json_object
+from penstock.rest.requests.bodies import (
+    Body,
+    CallerDep,
+    DeveloperBody,
+    EmptyBody,
+    UploadedFile,
+    parse_json,
+    parse_json_object,
+)
 from penstock.rest.requests.preconditions import if_match
 from penstock.rest.requests.query_params import bool_param, query_params
 from penstock.rest.responses import odata_page, revisions
@@ -132,6 +140,11 @@ def patch(
 def delete(request: Request, caller: CallerDep, id: SchemaKey) -> Response:
     schemas.delete(context_of(request).workspace, caller, id, if_match(request))
     return Response(status_code=204)
+
+
+@router.post("/{id}/undelete", **docs.UNDELETE_SCHEMA)
+def undelete(request: Request, caller: CallerDep, id: SchemaKey, _body: EmptyBody) -> Response:
+    return _schema_response(request, schemas.undelete(context_of(request).workspace, caller, id, if_match(request)))
 
 
 @router.post("/{id}/transitions", **docs.TRANSITION_SCHEMA)

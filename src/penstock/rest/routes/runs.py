@@ -3,7 +3,7 @@
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Path, Request, Response
+from fastapi import APIRouter, Path, Request, Response
 
 from penstock.core.names import parse_uuid
 from penstock.core.odata.entity_set import JSON_OBJECT, JSON_OBJECTS, EntitySet
@@ -14,8 +14,8 @@ from penstock.rest.context import context_of
 from penstock.rest.odata_route import ODataRoute
 from penstock.rest.openapi import examples
 from penstock.rest.openapi import runs as docs
-from penstock.rest.requests import bodies, media_types
-from penstock.rest.requests.bodies import CallerDep
+from penstock.rest.requests import media_types
+from penstock.rest.requests.bodies import CallerDep, EmptyBody
 from penstock.rest.responses import odata_page
 from penstock.rest.route_execution import Lane, in_lane
 from penstock.rest.routes.pipelines import PipelineId, parse_pipeline_id
@@ -41,7 +41,6 @@ ENTITY_SET = EntitySet(
 
 router = APIRouter(tags=["runs"], route_class=in_lane(Lane.CATALOG, ODataRoute))
 
-EmptyBody = Annotated[None, Depends(bodies.require_empty_body)]
 RunId = Annotated[str, Path(description="The run's id.", examples=[examples.RUN_ID])]
 
 

@@ -1,4 +1,4 @@
-"""Create, show, search, replace and remove stored pipelines."""
+"""Create, show, search, replace, remove and undelete stored pipelines."""
 
 from typing import Any
 from uuid import UUID, uuid4
@@ -22,9 +22,13 @@ class _PipelineRegistry(VersionedRegistry[StoredPipeline, UUID]):
     def lock(self, tx: CatalogTransaction, key: UUID) -> StoredPipeline:
         return self.store.find_for_update(tx, key)
 
+    def lock_deleted(self, tx: CatalogTransaction, key: UUID) -> StoredPipeline:
+        return self.store.find_deleted_for_update(tx, key)
+
 
 _registry = _PipelineRegistry(pipeline_store, delete_role=Role.DEVELOPER)
-show, search, remove = _registry.show, _registry.search, _registry.delete
+show, search = _registry.show, _registry.search
+remove, undelete = _registry.delete, _registry.undelete
 
 
 def create(ws: Workspace, caller: Caller, value: Any) -> StoredPipeline:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from penstock.catalog.database import CatalogTransaction
 from penstock.catalog.queries import query_store
@@ -41,9 +41,14 @@ class _QueryRegistry(LifecycleRegistry[RegisteredQuery, QueryRevision]):
     def lock(self, tx: CatalogTransaction, key: str) -> RegisteredQuery:
         return self.store.find_for_update(tx, load_query(tx, key).id)
 
+    def lock_deleted(self, tx: CatalogTransaction, key: str) -> RegisteredQuery:
+        id = _parse_key(key)
+        return self.store.find_deleted_for_update(tx, id or query_store.find_id_to_undelete(tx, key))
+
 
 _registry = _QueryRegistry(query_store, delete_role=Role.ADMIN, editable=query.EDITABLE)
-show, search, delete = _registry.show, _registry.search, _registry.delete
+show, search = _registry.show, _registry.search
+delete, undelete = _registry.delete, _registry.undelete
 list_versions, get_version = _registry.list_versions, _registry.get_version
 
 
@@ -106,11 +111,16 @@ def change_state(
 
 def load_query(tx: CatalogTransaction, key: str) -> RegisteredQuery:
     """Return a query by its id or its name. Text in the form of an id is an id, so that no name can hide a query."""
-    if id := parse_uuid(key):
-        return query_store.find(tx, id)
-    if has_invalid_characters(key):
+    id = _parse_key(key)
+    return query_store.find(tx, id) if id else query_store.find_by_name(tx, key)
+
+
+def _parse_key(key: str) -> UUID | None:
+    """Return the id in a key; None if the key is a name."""
+    id = parse_uuid(key)
+    if id is None and has_invalid_characters(key):
         raise query_store.not_found(ascii(key[:300])[1:-1])
-    return query_store.find_by_name(tx, key)
+    return id
 
 
 def _inspect_draft(

@@ -1,4 +1,4 @@
-"""Result schemas in the registry: create, change, compare, validate rows, deprecate and archive."""
+"""Result schemas in the registry: create, change, delete, compare, validate rows, deprecate and archive."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -63,9 +63,15 @@ class _SchemaRegistry(LifecycleRegistry[SchemaEntry, SchemaRevision]):
             raise Unsupported("built_in_type")
         return _require_matching_type(self.store.find_for_update(tx, _parse_key(key)), key)
 
+    def lock_deleted(self, tx: CatalogTransaction, key: str) -> SchemaEntry:
+        if _built_in(key):
+            raise Unsupported("built_in_type")
+        return _require_matching_type(self.store.find_deleted_for_update(tx, _parse_key(key)), key)
+
 
 _registry = _SchemaRegistry(schema_store, delete_role=Role.ADMIN, editable=lifecycle.EDITABLE)
-delete, list_versions, get_version = _registry.delete, _registry.list_versions, _registry.get_version
+delete, undelete = _registry.delete, _registry.undelete
+list_versions, get_version = _registry.list_versions, _registry.get_version
 
 
 def create(ws: Workspace, caller: Caller, payload: Any) -> SchemaEntry:

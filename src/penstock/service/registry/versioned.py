@@ -1,6 +1,6 @@
 """Read and change versioned entries: the use cases that result schemas, queries and pipelines share.
 
-A `VersionedRegistry` reads, locks and deletes the entries of a store. A `LifecycleRegistry` also lists revisions,
+A `VersionedRegistry` reads, locks, deletes and undeletes the entries of a store. A `LifecycleRegistry` also lists revisions,
 compares drafts and changes states. Parsing, roles of other changes and rules about references belong to the registry of
 each entry type.
 """
@@ -23,8 +23,6 @@ from penstock.core.registry.revisions import RegistryEntry
 from penstock.service.registry.preconditions import VersionPrecondition
 from penstock.service.workspace import Workspace
 
-MAX_VERSIONS = 200  # in one response
-
 E = TypeVar("E", bound=RegistryEntry)
 L = TypeVar("L", bound=LifecycleEntry)
 K = TypeVar("K")
@@ -46,6 +44,10 @@ class VersionedRegistry(ABC, Generic[E, K]):
     def lock(self, tx: CatalogTransaction, key: K) -> E:
         """Return an entry by its key and lock it against changes until the transaction ends."""
 
+    @abstractmethod
+    def lock_deleted(self, tx: CatalogTransaction, key: K) -> E:
+        """Return a deleted entry by its key and lock it against changes until the transaction ends."""
+
     def show(self, ws: Workspace, caller: Caller, key: K) -> E:
         """Return an entry."""
         with self.reading(ws, caller, key) as (_, entry):
@@ -66,6 +68,23 @@ class VersionedRegistry(ABC, Generic[E, K]):
         caller.require(self.delete_role)
         with self.changing(ws, caller, key, [expected] if expected else []) as (tx, entry):
             self.store.remove(tx, entry)
+
+    def undelete(self, ws: Workspace, caller: Caller, key: K, expected: VersionPrecondition | None) -> E:
+        """Undo the deletion of an entry. It becomes the next version.
+
+        Raises:
+            NotFound: no entry has this key, deleted or not
+            Unsupported: the entry is not deleted
+            AlreadyExists: another entry has taken the name
+            Conflict: the entry has another version than expected
+        """
+        caller.require(self.delete_role)
+        with ws.db.write(caller) as tx:
+            entry = self.lock_deleted(tx, key)
+            self.check(entry, [expected] if expected else [])
+            after = revisions.next_revision(entry, tx.now, caller.user)
+            self.store.undelete(tx, entry, after)
+        return after
 
     @contextmanager
     def reading(self, ws: Workspace, caller: Caller, key: K) -> Iterator[tuple[CatalogTransaction, E]]:
@@ -104,7 +123,7 @@ class LifecycleRegistry(VersionedRegistry[L, str], Generic[L, R]):
     def list_versions(self, ws: Workspace, caller: Caller, key: str, *, before: int, limit: int) -> list[R]:
         """Return the revisions of an entry below a version, newest first."""
         with self.reading(ws, caller, key) as (tx, entry):
-            return self.store.versions(tx, entry.id, before=before, limit=min(limit, MAX_VERSIONS))
+            return self.store.versions(tx, entry.id, before=before, limit=limit)
 
     def get_version(self, ws: Workspace, caller: Caller, key: str, number: int) -> R:
         """Return one revision of an entry."""

@@ -1,7 +1,6 @@
 """Columns tab of a dataset: statistics of each column, and a histogram of one."""
 
 from collections.abc import Mapping, Sequence
-from decimal import Decimal
 from typing import Any
 
 from nicegui import ui
@@ -30,15 +29,7 @@ def to_table_row(column: Mapping[str, Any], rows: int) -> dict[str, Any]:
     """Return a column as a table row. A column without values has no minimum; this differs from an unknown one."""
     nulls, is_empty = column["nulls"], column["nulls"] == rows
     bounds = {name: "–" if is_empty else _format_bound(column[name]) for name in ("min", "max")}
-    return {**column, **bounds, "nulls": _UNKNOWN if nulls is None else f"{nulls:,}{format_share(nulls, rows)}"}
-
-
-def format_share(part: int, whole: int) -> str:
-    """Format a share: ` (12 %)`, or an empty text if it is zero."""
-    if not part or not whole:
-        return ""
-    percent = 100 * part / whole
-    return f" ({percent:.0f} %)" if percent >= 1 else " (< 1 %)"
+    return {**column, **bounds, "nulls": _UNKNOWN if nulls is None else _format_part(nulls, rows)}
 
 
 def has_histogram(column: Mapping[str, Any]) -> bool:
@@ -59,11 +50,11 @@ def bin_labels(bins: Sequence[Mapping[str, Any]]) -> list[str]:
 def describe_histogram(histogram: Mapping[str, Any], rows: int) -> str:
     """Describe the rows that a histogram is made of."""
     read = formatting.format_count(histogram["rows"], "row")
-    parts = [f"Sample of {read} out of {rows:,}" if histogram["sampled"] else f"All {read}"]
+    parts = [f"Sample of {read} out of {formatting.format_count(rows)}" if histogram["sampled"] else f"All {read}"]
     if histogram["nulls"]:
-        parts.append(f"{histogram['nulls']:,} NULL")
+        parts.append(f"{formatting.format_count(histogram['nulls'])} NULL")
     if histogram["not_finite"]:
-        parts.append(f"{histogram['not_finite']:,} NaN or infinite (not shown)")
+        parts.append(f"{formatting.format_count(histogram['not_finite'])} NaN or infinite (not shown)")
     if histogram["distinct"] is not None:
         parts.append(formatting.format_count(histogram["distinct"], "distinct value"))
     return "; ".join(parts) + "."
@@ -145,11 +136,13 @@ def _show_top_values(histogram: Mapping[str, Any]) -> None:
                 ui.label(text or "(empty)").classes("break-anywhere line-clamp-2")
                 with ui.element("div").classes("h-4").props("aria-hidden=true"):
                     ui.element("div").classes("h-full rounded bg-primary").style(
-                        f"width: {max(100 * entry['count'] / max_count, 0.5):.1f}%"
+                        f"width: {round(max(100 * entry['count'] / max_count, 0.5), 1)}%"
                     )
-                ui.label(f"{entry['count']:,}{format_share(entry['count'], non_null_rows)}").classes(
-                    "text-right tabular-nums"
-                )
+                ui.label(_format_part(entry["count"], non_null_rows)).classes("text-right tabular-nums")
+
+
+def _format_part(count: int, whole: int) -> str:
+    return f"{formatting.format_count(count)}{formatting.format_share(count, whole)}"
 
 
 def _format_bound(value: Any) -> str:
@@ -158,14 +151,9 @@ def _format_bound(value: Any) -> str:
 
 def _bin_label(value: Any) -> str:
     """Format the start of a bin. A number with too many digits for an axis is rounded."""
-    match value:
-        case str():
-            text = value
-        case Decimal():
-            text = f"{value.normalize():,f}"
-        case _:
-            text = f"{value:,}"
-    return text if len(text) <= _MAX_LABEL_CHARS else f"{float(value):.6g}"
+    if isinstance(value, str):
+        return value
+    return formatting.format_axis_number(value, _MAX_LABEL_CHARS)
 
 
 def _is_timestamp(label: str) -> bool:

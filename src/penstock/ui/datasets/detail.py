@@ -17,6 +17,7 @@ from penstock.ui.datasets.rows_tab import RowsTab
 from penstock.ui.datasets.versions_tab import VersionsTab
 from penstock.ui.elements import error_card, heading, notify
 from penstock.ui.layout import page
+from penstock.ui.role_notes import show_role_note
 from penstock.ui.session import PageSession
 
 _LIST = ("Datasets", "/datasets")
@@ -87,6 +88,8 @@ class _DatasetPage:
                 ui.button("Append a file", icon="upload_file", on_click=single_flight(self._append)).props(
                     "unelevated no-caps"
                 )
+        if not dataset["read_only"]:
+            show_role_note(self._session, {"append rows to": Role.DEVELOPER}, "this dataset")
         with ui.row().classes("w-full items-center gap-x-6 gap-y-2"):
             self._show_version_select(dataset, history)
             for label, text in list_facts(dataset):
@@ -95,9 +98,7 @@ class _DatasetPage:
                     ui.label(text).classes("break-anywhere")
         if "newest" in dataset:
             with ui.row().classes("w-full gap-2").props("role=note"):
-                ui.label(
-                    f"You are viewing version {dataset['version']:,}; the newest version is {dataset['newest']:,}."
-                )
+                ui.label(f"You are viewing version {dataset['version']}; the newest version is {dataset['newest']}.")
                 ui.link("Show the newest version", self._path)
         await self._show_tabs(dataset)
 
@@ -164,14 +165,14 @@ def list_facts(dataset: Dataset) -> list[tuple[str, str]]:
 
 def format_version_option(version: Mapping[str, Any]) -> str:
     """Format a version for the select box."""
-    return f"{version['version']:,} · {version['operation']} · {formatting.format_count(version['rows'], 'row')}"
+    return f"{version['version']} · {version['operation']} · {formatting.format_count(version['rows'], 'row')}"
 
 
 def describe_append(receipt: Mapping[str, Any]) -> str:
     """Describe the result of an append."""
     (written,) = receipt["written"]
     if receipt["replayed"]:
-        return f"These rows were already appended as version {written['version']:,}. Nothing was changed."
+        return f"These rows were already appended as version {written['version']}. Nothing was changed."
     return (
-        f"{formatting.format_count(written['inserted'], 'row')} appended. The newest version is {written['version']:,}."
+        f"{formatting.format_count(written['inserted'], 'row')} appended. The newest version is {written['version']}."
     )

@@ -16,6 +16,7 @@ from penstock.ui.data_table import TableColumn, show_table
 from penstock.ui.datasets import upload
 from penstock.ui.elements import empty_state, heading, subheading
 from penstock.ui.layout import page
+from penstock.ui.role_notes import show_role_note
 from penstock.ui.search_list import SearchList, SearchParams, SearchRows, parse_page_number
 from penstock.ui.session import PageSession
 
@@ -81,6 +82,7 @@ async def datasets(session: PageSession, schema: str = "", words: str = "", page
     with heading("Datasets"):
         if session.has_role(Role.DEVELOPER):
             ui.button("New dataset", icon="add", on_click=single_flight(create)).props("unelevated no-caps")
+    show_role_note(session, {"create": Role.DEVELOPER}, "datasets")
     names = await list_namespaces(session.api)
     if not names:
         _show_empty(session, single_flight(create))
@@ -116,4 +118,4 @@ def _show_empty(session: PageSession, create: Callable[[], Any]) -> None:
         message = "No datasets yet. Create one from a CSV, JSON, Parquet or Arrow file."
         empty_state(message, "New dataset", create)
     else:
-        empty_state("No datasets yet. A developer can create one from a file.")
+        empty_state("No datasets yet.")

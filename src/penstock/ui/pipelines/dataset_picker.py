@@ -50,7 +50,9 @@ async def show_picker(session: PageSession, actions: dict[str, Callable[[Dataset
             for dataset in response["value"]:
                 _show_dataset(dataset, actions)
             if more := response["@odata.count"] - len(response["value"]):
-                ui.label(f"{more:,} more. Type a part of the name to find others.").classes("text-sm quiet py-1")
+                ui.label(f"{formatting.format_count(more)} more. Type a part of the name to find others.").classes(
+                    "text-sm quiet py-1"
+                )
             if not response["value"]:
                 ui.label("No datasets match.").classes("text-sm quiet py-1")
 

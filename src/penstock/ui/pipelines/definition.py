@@ -10,6 +10,7 @@ from typing import Any
 from penstock.core.payload.documents import Document, Format, parse_document
 from penstock.core.pipeline.definition import parse_stored_form
 from penstock.errors import Invalid
+from penstock.ui import formatting
 
 Dataset = Mapping[str, Any]  # as the API returns it
 Details = tuple[tuple[str, str], ...]  # names and values of an error's details
@@ -77,10 +78,17 @@ def locate_errors(document: Document, errors: Sequence[Mapping[str, Any]]) -> li
 def format_details(details: Mapping[str, Any]) -> Details:
     """Format the details of an error for users: `extra columns`, `a, b`."""
     return tuple(
-        (name.replace("_", " "), ", ".join(map(str, value)) if isinstance(value, list) else str(value))
+        (name.replace("_", " "), _format_detail(name, value))
         for name, value in details.items()
         if name not in _HIDDEN_DETAILS and value is not None
     )
+
+
+def _format_detail(name: str, value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    is_count = isinstance(value, int | float) and not isinstance(value, bool) and "version" not in name
+    return formatting.format_count(value) if is_count else str(value)
 
 
 def find_ids(text: str) -> list[tuple[str, int]]:

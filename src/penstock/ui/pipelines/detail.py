@@ -10,8 +10,9 @@ from penstock.core.caller import Role
 from penstock.ui import formatting
 from penstock.ui.actions import single_flight
 from penstock.ui.api_client import ApiError, path_segment
+from penstock.ui.deletion_notice import Deletion, announce_deletion
 from penstock.ui.dialogs import confirm, leave_page
-from penstock.ui.elements import empty_state, heading, notify, notify_on_next_page, subheading
+from penstock.ui.elements import empty_state, heading, notify, subheading
 from penstock.ui.layout import page
 from penstock.ui.pipelines import definition
 from penstock.ui.pipelines.editor import READ_ONLY_TEXT, PipelineEditor
@@ -73,9 +74,10 @@ class _PipelineActions:
 
     async def delete(self) -> None:
         name = self._stored["name"]
-        if await confirm(f"Delete the pipeline {name}? Its runs stay in the run history.", "Delete", destructive=True):
+        question = f"Delete the pipeline “{name}”? Its runs stay in the run history, and the deletion can be undone."
+        if await confirm(question, "Delete", destructive=True):
             await self._session.api.delete(self._path, if_match=f'"{self._stored["version"]}"')
-            notify_on_next_page(f"Deleted the pipeline {name}.")
+            announce_deletion(Deletion(f"pipeline {name}", self._path, self._path))
             await leave_page("/pipelines")
 
     async def _try_save(self) -> bool:

@@ -15,7 +15,9 @@ from penstock.ui.pipelines.definition import Dataset, LocatedError
 from penstock.ui.session import PageSession
 
 _VALIDATION_DELAY_SECONDS = 0.4  # after the last keystroke
-READ_ONLY_TEXT = "Your role can view pipelines. To change or run them, you need the role analytics.developer."
+READ_ONLY_TEXT = (
+    "Your role can view pipelines. To create, change, run or delete them, you need the role analytics.developer."
+)
 _NO_OPERATIONS = "The pipeline has no list of operations. Fix the JSON first."
 
 

@@ -15,6 +15,7 @@ from penstock.ui.elements import empty_state, heading
 from penstock.ui.layout import page
 from penstock.ui.pipelines import dataset_picker
 from penstock.ui.pipelines.run_list import format_state
+from penstock.ui.role_notes import show_role_note
 from penstock.ui.search_list import SearchList, SearchParams, SearchRows, parse_page_number
 from penstock.ui.session import PageSession
 
@@ -25,7 +26,7 @@ _COLUMNS = (
     TableColumn("last_state", "Last run", link=lambda row: row["run"] and f"/runs/{row['run']}"),
     TableColumn("last_time", "Time", format=formatting.format_age),
     TableColumn("working", "Working dataset", link=lambda row: row["working_path"]),
-    TableColumn("operations", "Operations", align_right=True),
+    TableColumn("operations", "Operations", formatting.format_count, align_right=True),
     TableColumn("updated_at", "Changed", format=formatting.format_age),
 )
 
@@ -38,6 +39,7 @@ async def pipelines(session: PageSession, words: str = "", page: str = "") -> No
             ui.button("New pipeline", icon="add", on_click=lambda: ui.navigate.to("/pipelines/new")).props(
                 "unelevated no-caps"
             )
+    show_role_note(session, {"create": Role.DEVELOPER}, "pipelines")
     params = _PipelineSearchParams(_MEMBERS, words, parse_page_number(page))
     results = SearchList(
         session, "/pipelines", "/pipelines", params, partial(_fill, session), page_rows=_PAGE_ROWS, label="Search by name",
@@ -63,7 +65,7 @@ def _fill(session: PageSession, params: SearchParams, rows: SearchRows) -> None:
             "/pipelines/new",
         )
     else:
-        empty_state("No pipelines yet. A developer can create one.")
+        empty_state("No pipelines yet.")
 
 
 async def _load_rows(api: ApiClient, pipelines: SearchRows) -> SearchRows:

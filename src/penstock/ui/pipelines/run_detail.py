@@ -28,6 +28,7 @@ from penstock.ui.pipelines.run_steps import (
     is_active,
     list_steps,
 )
+from penstock.ui.role_notes import show_role_note
 from penstock.ui.session import PageSession
 from penstock.ui.time_zone import format_timestamp
 
@@ -55,6 +56,9 @@ async def show_run(session: PageSession, id: str) -> None:
     pipeline = run["pipeline_id"]
     parent = (run["name"], f"/pipelines/{pipeline}") if pipeline else ("Runs", "/runs")
     actions = heading(f"Run of {run['name']}", parent=parent)
+    can_be_cancelled, can_be_repeated = is_active(run), bool(pipeline)
+    verbs = [verb for verb, is_possible in (("cancel", can_be_cancelled), ("repeat", can_be_repeated)) if is_possible]
+    show_role_note(session, dict.fromkeys(verbs, Role.DEVELOPER), "this run")
     view = _RunView(
         session, run, await dataset_picker.load_names(session.api, {step.source for step in list_steps(run)})
     )
@@ -193,7 +197,7 @@ def _show_written(written: list[dict[str, Any]]) -> None:
     for dataset in written:
         with ui.card().classes("w-full gap-1").props("flat bordered"):
             ui.link(f"{dataset['name']}, version {dataset['version']}", version_path(dataset)).classes("break-anywhere")
-            counts = ", ".join(f"{dataset[name]:,} {name}" for name in COUNTS)
+            counts = ", ".join(f"{formatting.format_count(dataset[name])} {name}" for name in COUNTS)
             ui.label(f"{counts}; {formatting.format_count(dataset['rows'], 'row')} in total").classes("text-sm quiet")
 
 

@@ -62,7 +62,8 @@ def describe_run(run: Run) -> str:
         case RunState.RUNNING if run["cancelling"]:
             return "Cancellation requested."
         case RunState.RUNNING if progress.get("type") and not _is_starting(progress):
-            return f"Operation {progress['operation'] + 1} of {progress['operations']}: {progress['type']}."
+            part = _format_part("Operation", progress["operation"] + 1, progress["operations"])
+            return f"{part}: {progress['type']}."
         case RunState.RUNNING:
             return "Starting Spark."
         case RunState.SUCCEEDED:
@@ -123,7 +124,9 @@ def _format_counts(operation_type: str, result: Mapping[str, Any]) -> str:
             f", {qualifiers}" if qualifiers else ""
         )
     else:
-        changes = ", ".join(f"{result[word]:,} {word}" for word in ("inserted", "updated", "deleted"))
+        changes = ", ".join(
+            f"{formatting.format_count(result[word])} {word}" for word in ("inserted", "updated", "deleted")
+        )
     after = formatting.format_count(result["working_dataset_rows_after"], "row")
     return f"{changes}; {after} in the working dataset; took {formatting.format_seconds(result['execution_time_ms'] / 1000)}"
 
@@ -138,9 +141,13 @@ def _format_progress(progress: Mapping[str, Any]) -> str:
         return "starting Spark"
     parts = [progress["phase"] or "starting"]
     if progress["tasks"]:
-        parts.append(f"task {progress['tasks_done']:,} of {progress['tasks']:,}")
+        parts.append(_format_part("task", progress["tasks_done"], progress["tasks"]))
     if progress["stages"] > 1:
-        parts.append(f"stage {progress['stages_done']:,} of {progress['stages']:,}")
+        parts.append(_format_part("stage", progress["stages_done"], progress["stages"]))
     if progress["rows"]:
         parts.append(f"{formatting.format_count(progress['rows'], 'row')} written")
     return ", ".join(parts)
+
+
+def _format_part(noun: str, number: int, total: int) -> str:
+    return f"{noun} {formatting.format_count(number)} of {formatting.format_count(total)}"

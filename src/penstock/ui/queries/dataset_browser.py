@@ -123,7 +123,7 @@ class _DatasetEntry:
                     )
                     ui.label(formatting.format_type(column["type"])).classes("text-xs quiet break-anywhere text-right")
             if len(columns) > _MAX_COLUMNS:
-                ui.label(f"{len(columns) - _MAX_COLUMNS:,} more columns").classes("text-sm quiet")
+                ui.label(formatting.format_count(len(columns) - _MAX_COLUMNS, "more column")).classes("text-sm quiet")
 
 
 def _add_insert_button(name: str, editor: ui.codemirror) -> ui.button:

@@ -10,11 +10,13 @@ from penstock.core.registry.lifecycle import LifecycleState
 from penstock.ui import formatting, lifecycle_badges
 from penstock.ui.actions import single_flight
 from penstock.ui.api_client import ApiError, path_segment
+from penstock.ui.deletion_notice import Deletion, announce_deletion
 from penstock.ui.dialogs import confirm
-from penstock.ui.elements import heading, notify_on_next_page, subheading, with_label
+from penstock.ui.elements import heading, subheading, with_label
 from penstock.ui.layout import page
 from penstock.ui.queries.run_panel import RunPanel
 from penstock.ui.queries.save_form import diff_members, is_editable, show_diffs
+from penstock.ui.role_notes import show_role_note
 from penstock.ui.session import PageSession
 from penstock.ui.time_zone import format_timestamp
 
@@ -29,6 +31,10 @@ async def show_query(session: PageSession, id: str) -> None:
     with heading(query["name"], parent=_LIST):
         lifecycle_badges.show_badge(LifecycleState(query["state"]))
         _show_actions(session, query)
+    state = LifecycleState(query["state"])
+    edit = {"edit": Role.DEVELOPER} if is_editable(state) else {}
+    actions = {**edit, **lifecycle_badges.transition_roles(state), "delete": Role.ADMIN}
+    show_role_note(session, actions, "this query")
     _show_facts(query, schema)
     with ui.card().classes("w-full max-h-80 overflow-auto").props("flat bordered tabindex=0 role=region") as card:
         with_label(card, "SQL")
@@ -62,11 +68,10 @@ def _show_actions(session: PageSession, query: Mapping[str, Any]) -> None:
             ui.navigate.reload()
 
     async def delete() -> None:
-        if await confirm(
-            f"Delete the query {query['name']}? Its versions stay in the audit log.", "Delete", destructive=True
-        ):
+        question = f"Delete the query “{query['name']}”? Its versions are kept, and the deletion can be undone."
+        if await confirm(question, "Delete", destructive=True):
             await session.api.delete(path, if_match=f'"{query["version"]}"')
-            notify_on_next_page(f"Deleted the query {query['name']}.")
+            announce_deletion(Deletion(f"query {query['name']}", path, path))
             ui.navigate.to("/queries")
 
     if session.has_role(Role.ADMIN):
@@ -130,7 +135,9 @@ def _show_revision(newer: Mapping[str, Any], older: Mapping[str, Any] | None) ->
         diffs = diff_members(older or {}, newer)
         show_diffs(diffs)
         if not diffs:
-            ui.label(f"Only the state changed: {lifecycle_badges.state_label(newer['state']).lower()}.").classes(
+            state = lifecycle_badges.state_label(newer["state"]).lower()
+            is_undeletion = newer["change"] == "undelete"
+            ui.label("The deletion was undone." if is_undeletion else f"Only the state changed: {state}.").classes(
                 "text-sm quiet"
             )
     expansion.props["header-class"] = "break-anywhere"

@@ -13,6 +13,7 @@ from penstock.ui.data_table import TableColumn, show_table
 from penstock.ui.elements import empty_state, heading
 from penstock.ui.layout import page
 from penstock.ui.lifecycle_badges import SEARCH_LABEL, parse_states, show_state_filter, state_label
+from penstock.ui.role_notes import show_role_note
 from penstock.ui.search_list import SearchList, SearchRows, StateSearchParams, parse_page_number
 from penstock.ui.session import PageSession
 
@@ -50,6 +51,7 @@ async def queries(session: PageSession, words: str = "", states: str | None = No
         ui.button(_new_label(session), icon="add", on_click=lambda: ui.navigate.to("/queries/new")).props(
             "unelevated no-caps"
         )
+    show_role_note(session, {"register": Role.DEVELOPER}, "queries")
     params = StateSearchParams(_SELECT, words, parse_page_number(page), parse_states(states))
     results = SearchList(
         session, "/queries", "/queries", params, partial(_fill, session), page_rows=PAGE_QUERIES, label=SEARCH_LABEL

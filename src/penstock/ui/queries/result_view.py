@@ -198,7 +198,8 @@ class _ResultChart:
             else:
                 charts.show_bar_chart(labels, values, name=name, unit=y)
             if len(self._rows.values) > MAX_POINTS:
-                ui.label(f"Showing the first {MAX_POINTS} of {len(self._rows.values):,} rows.").classes("text-sm quiet")
+                rows = formatting.format_count(len(self._rows.values), "row")
+                ui.label(f"Showing the first {formatting.format_count(MAX_POINTS)} of {rows}.").classes("text-sm quiet")
 
 
 def _shorten_rows(values: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:

@@ -173,7 +173,8 @@ class RunPanel:
             if count > MAX_DOWNLOAD_ROWS:
                 rows = formatting.format_count(count, "row")
                 notify(
-                    f"The result has {rows}; a download is limited to {MAX_DOWNLOAD_ROWS:,}. Use the API for larger results.",
+                    f"The result has {rows}; a download is limited to {formatting.format_count(MAX_DOWNLOAD_ROWS)}. "
+                    "Use the API for larger results.",
                     is_error=True,
                 )
                 return

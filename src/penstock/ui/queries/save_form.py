@@ -19,6 +19,7 @@ from penstock.ui.dialogs import dialog_result, leave_page, set_unsaved
 from penstock.ui.elements import notify, subheading, with_label
 from penstock.ui.queries import validation_report
 from penstock.ui.queries.sql_editor import SqlEditor
+from penstock.ui.role_notes import show_role_note
 from penstock.ui.session import PageSession
 
 MEMBERS = {
@@ -80,8 +81,11 @@ def show_diffs(diffs: list[MemberDiff]) -> None:
 
 async def show_editor(session: PageSession, query: Mapping[str, Any] | None, text: str) -> None:
     """Show the SQL editor, and the save form if the user may save the query."""
+    can_be_saved = query is None or is_editable(LifecycleState(query["state"]))
+    if can_be_saved:
+        show_role_note(session, {"save": Role.DEVELOPER}, "the SQL as a query" if query is None else "this query")
     editor = SqlEditor(session, text, query["parameters"] if query else ())
-    if session.has_role(Role.DEVELOPER) and (query is None or is_editable(LifecycleState(query["state"]))):
+    if can_be_saved and session.has_role(Role.DEVELOPER):
         QueryForm(session, query, editor)
     await editor.load(query["returns_schema_id"] if query else None)
 

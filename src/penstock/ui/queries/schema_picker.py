@@ -15,6 +15,7 @@ from penstock.ui.api_client import ApiError, odata_string, path_segment
 from penstock.ui.data_table import TableColumn, show_table
 from penstock.ui.dialogs import dialog_result
 from penstock.ui.elements import notify, with_label
+from penstock.ui.role_notes import show_role_note
 from penstock.ui.session import PageSession
 
 MAX_SCHEMAS = 50  # in the select box; users search for others by name
@@ -47,6 +48,7 @@ class SchemaPicker:
                 ui.button("Infer schema", icon="auto_fix_high", on_click=single_flight(self._infer)).props(
                     "flat no-caps"
                 )
+            show_role_note(session, {"infer": Role.DEVELOPER}, "a schema")
 
     @property
     def id(self) -> str | None:

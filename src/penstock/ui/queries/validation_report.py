@@ -15,7 +15,7 @@ from penstock.ui.data_table import TableColumn, show_table
 MISMATCH_CODES = ("SCHEMA_MISMATCH", "QUERY_DOES_NOT_FIT")
 _MAX_BYTES = 3_000_000  # of the rows of a validation request; below the limit of a request body
 _COLUMNS = (
-    TableColumn("row", "Row", lambda row: "–" if row is None else f"{row + 1:,}", align_right=True),
+    TableColumn("row", "Row", lambda row: "–" if row is None else formatting.format_count(row + 1), align_right=True),
     TableColumn("field", "Field"),
     TableColumn("expected", "Expected"),
     TableColumn("actual", "Actual"),
@@ -85,7 +85,7 @@ def show_report(report: RowsReport) -> None:
         if report.errors:
             show_table(_COLUMNS, report.errors, name="Validation errors")
         if report.count > len(report.errors):
-            ui.label(f"Showing the first {len(report.errors):,}.").classes("text-sm quiet")
+            ui.label(f"Showing the first {formatting.format_count(len(report.errors))}.").classes("text-sm quiet")
 
 
 def _to_json(value: Any) -> Any:

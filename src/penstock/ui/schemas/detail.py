@@ -14,9 +14,11 @@ from penstock.ui import formatting, lifecycle_badges
 from penstock.ui.actions import single_flight
 from penstock.ui.api_client import ApiError, ApiResponse, path_segment
 from penstock.ui.data_table import TableColumn, show_table
+from penstock.ui.deletion_notice import Deletion, announce_deletion
 from penstock.ui.dialogs import confirm
-from penstock.ui.elements import empty_state, error_card, heading, notify, notify_on_next_page, with_label
+from penstock.ui.elements import empty_state, error_card, heading, notify, with_label
 from penstock.ui.layout import error_title, page
+from penstock.ui.role_notes import show_role_note
 from penstock.ui.schemas.history import show_history
 from penstock.ui.schemas.validate_tab import show_validate_tab
 from penstock.ui.session import PageSession
@@ -83,6 +85,9 @@ class _SchemaPage:
                 ui.label(entry["id"]).classes("font-mono text-sm break-anywhere")
                 copy = ui.button(icon="content_copy", on_click=lambda: ui.clipboard.write(entry["id"]))
                 copy.props('flat round dense size=sm aria-label="Copy id"')
+        edit = {"edit": Role.DEVELOPER} if EDITABLE[state] else {}
+        actions = {**edit, **lifecycle_badges.transition_roles(state), "delete": Role.ADMIN}
+        show_role_note(self._session, actions, "this schema")
         if sunset := response.headers.get("sunset"):
             date = format_timestamp(parsedate_to_datetime(sunset).isoformat())
             ui.label(
@@ -90,7 +95,7 @@ class _SchemaPage:
             ).props("role=note")
         if query_count:  # the reason why buttons are disabled
             ui.label(
-                f"{formatting.format_count(query_count)} {'query refers' if query_count == 1 else 'queries refer'} to this "
+                f"{formatting.format_count(query_count, 'query refers', 'queries refer')} to this "
                 "schema, so it cannot be deleted or archived. The tab References lists them."
             ).props("role=note")
         if entry["description"]:
@@ -135,7 +140,7 @@ class _SchemaPage:
             empty_state("No query refers to this schema, so changes to it cannot break readers.", "Queries", "/queries")
             return
         count = references["query_count"]
-        ui.label(f"{count:,} {'query returns' if count == 1 else 'queries return'} rows of this schema.")
+        ui.label(f"{formatting.format_count(count, 'query returns', 'queries return')} rows of this schema.")
         show_table(QUERIES, references["queries"], name="Queries")
 
     async def _show_json(self) -> None:
@@ -154,10 +159,11 @@ class _SchemaPage:
             notify(f"The schema is now {lifecycle_badges.state_label(target).lower()}.")
 
     async def _delete(self) -> None:
-        question = f"Delete the schema “{self._entry['name']}”? This cannot be undone."
+        question = f"Delete the schema “{self._entry['name']}”? Its versions are kept, and the deletion can be undone."
         if await confirm(question, "Delete", destructive=True):
             await self._session.api.delete(self._path, if_match=f'"{self._entry["version"]}"')
-            notify_on_next_page(f"Deleted the schema {self._entry['name']}.")
+            page_path = f"/schemas/{self._entry['id']}"
+            announce_deletion(Deletion(f"schema {self._entry['name']}", self._path, page_path))
             ui.navigate.to("/schemas")
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from nicegui import ui
 
+from penstock.core.caller import Role
 from penstock.errors import Invalid, Unsupported
 from penstock.ui import formatting
 from penstock.ui.actions import single_flight
@@ -169,16 +170,17 @@ async def confirm_breaking_change(error: ApiError, *, can_force: bool) -> bool:
     with _titled_dialog("Breaking change", "max-w-2xl") as dialog:
         count = error.payload.get("query_count", 0)
         ui.label(
-            f"{formatting.format_count(count, 'registered query').replace('querys', 'queries')} "
-            f"return{'s' if count == 1 else ''} this schema. Readers of the results would see these changes:"
+            f"{formatting.format_count(count, 'registered query returns', 'registered queries return')} this schema. "
+            "Readers of the results would see these changes:"
         )
         diff_text.show_lines(diff_text.field_lines(error.errors, error.errors))
         if can_force:
             ui.label("As an admin, you can save it anyway.").classes("quiet")
         else:
-            ui.label("An admin can save it anyway. Alternatively, keep the old fields and add new ones.").classes(
-                "quiet"
-            )
+            ui.label(
+                f"To save it anyway, you need the role {Role.ADMIN.claim}. Alternatively, keep the old fields and add new "
+                "ones."
+            ).classes("quiet")
         if can_force:
             _add_buttons(dialog, "Save anyway", lambda: dialog.submit(True)).props("color=negative")
         else:
@@ -206,7 +208,7 @@ def _close_only_if_unchanged(dialog: ui.dialog, *inputs: ui.input) -> None:
 
 
 def _replace_question(count: int) -> str:
-    return f"Replace the {'existing field' if count == 1 else f'{count:,} existing fields'}?"
+    return f"Replace the {'existing field' if count == 1 else formatting.format_count(count, 'existing field')}?"
 
 
 def _show_side(title: str, lines: list[diff_text.DiffLine]) -> None:

@@ -5,6 +5,8 @@ from typing import Any, TypeVar
 from nicegui import ui
 from nicegui.elements.mixins.validation_element import ValidationElement
 
+from penstock.ui import formatting
+
 # In UTF-16 units. The browser does not send messages of more than a million units, in which a quote takes four.
 MAX_CHARS = 240_000
 _EXTRA_CHARS = 100  # a browser does not cut within a character, so a cut text may be shorter than its maxlength
@@ -47,7 +49,8 @@ def reject_truncated(element: T, alternative: str) -> T:
         element: The input.
         alternative: The API request that accepts longer texts.
     """
-    message = f"Only the first {MAX_CHARS:,} characters were accepted. Use {alternative} for longer texts."
+    limit = formatting.format_count(MAX_CHARS, "character")
+    message = f"Only the first {limit} were accepted. Use {alternative} for longer texts."
     limit_length(element).validation = lambda text: message if is_truncated(text or "") else None
     return element
 

@@ -12,6 +12,7 @@ from penstock.ui.data_table import TableColumn, show_table
 from penstock.ui.elements import empty_state, heading
 from penstock.ui.layout import page
 from penstock.ui.lifecycle_badges import SEARCH_LABEL, parse_states, show_state_filter, state_label
+from penstock.ui.role_notes import show_role_note
 from penstock.ui.search_list import SearchList, SearchRows, StateSearchParams, parse_page_number
 from penstock.ui.session import PageSession
 
@@ -37,6 +38,7 @@ async def schemas(session: PageSession, words: str = "", states: str | None = No
             ui.button("New schema", icon="add", on_click=lambda: ui.navigate.to("/schemas/new")).props(
                 "unelevated no-caps"
             )
+    show_role_note(session, {"create": Role.DEVELOPER}, "schemas")
     params = StateSearchParams(_SELECT, words, parse_page_number(page), parse_states(states))
     results = SearchList(
         session, "/schemas", "/gts", params, partial(_fill, session), page_rows=PAGE_SCHEMAS, label=SEARCH_LABEL
@@ -60,4 +62,4 @@ def _fill(session: PageSession, params: StateSearchParams, rows: SearchRows) -> 
             "/schemas/new",
         )
     else:
-        empty_state("No schemas in these states. A developer can create one.")
+        empty_state("No schemas in these states.")

@@ -66,7 +66,7 @@ def _show_report(report: Mapping[str, Any], values: Any) -> None:
         if report["valid"]:
             ui.icon("check_circle", color="positive").props("aria-hidden=true")
             count = len(values)
-            ui.label("The row is valid." if count == 1 else f"All {count:,} rows are valid.")
+            ui.label("The row is valid." if count == 1 else f"All {formatting.format_count(count, 'row')} are valid.")
             return
         count = report["error_count"]
         ui.icon("error", color="negative").props("aria-hidden=true")
