@@ -259,8 +259,8 @@ def test_merge_random_edits_match_the_oracle(
             doomed = draw.sample(current, len(current) // 4)
             if doomed:
                 dataset.delete([row["rowid"] for row in doomed])
-            kept = {row["rowid"] for row in current} - {row["rowid"] for row in doomed}
-            expected = [{name: row[name] for name in columns} for row in current if row["rowid"] in kept]
+            remaining = {row["rowid"] for row in current} - {row["rowid"] for row in doomed}
+            expected = [{name: row[name] for name in columns} for row in current if row["rowid"] in remaining]
             set_edit_mode(draw.choice([EditMode.MARK, EditMode.MARK, EditMode.REWRITE, EditMode.AUTO]))
         strategy = draw.choice(STRATEGIES)
         names = [name for name in columns if name in keys or draw.random() < 0.7]
@@ -273,19 +273,19 @@ def test_merge_random_edits_match_the_oracle(
         assert dataset.num_rows == len(after)
         assert assert_same_rows([{name: row[name] for name in columns} for row in after], expected)
         if row_ids:
-            _assert_ids_kept(before, after, {merge_oracle.key(row, keys) for row in source}, keys, strategy)
+            _assert_same_ids(before, after, {merge_oracle.key(row, keys) for row in source}, keys, strategy)
 
 
-def _assert_ids_kept(
+def _assert_same_ids(
     before: list[Row], after: list[Row], source_keys: set[merge_oracle.Key], keys: list[str], strategy: str
 ) -> None:
-    kept = {
+    remaining = {
         row["rowid"]: merge_oracle.key(row, keys)
         for row in before
         if strategy != "full_merge" or merge_oracle.key(row, keys) in source_keys
     }
     actual = {row["rowid"]: merge_oracle.key(row, keys) for row in after}
     assert len(actual) == len(after), "every row has an id of its own"
-    assert {row_id: key for row_id, key in actual.items() if row_id in kept} == kept
+    assert {row_id: key for row_id, key in actual.items() if row_id in remaining} == remaining
     max_id = max((row["rowid"] for row in before), default=-1)
-    assert all(row_id > max_id for row_id in actual.keys() - kept.keys())
+    assert all(row_id > max_id for row_id in actual.keys() - remaining.keys())

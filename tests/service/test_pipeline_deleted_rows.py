@@ -180,8 +180,8 @@ def test_random_operations_on_datasets_with_vectors_match_dictionaries(lake: Lak
             limit = draw.randrange(10, 41)
             operations.append(merge(other, strategy, source_selector=f"id < {limit}"))
             selected = {n: word for n, word in rows.items() if n < limit}
-            kept = {n: word for n, word in selected.items() if strategy != "update" or n in expected}
-            expected = kept | expected if strategy == "insert" else expected | kept
+            merged = {n: word for n, word in selected.items() if strategy != "update" or n in expected}
+            expected = merged | expected if strategy == "insert" else expected | merged
         output = {"output": {"schema_name": "demo", "table_name": f"result{number}"}} if draw.random() < 0.4 else {}
         lake.pipeline(pipeline(target, *operations, **output)).run()
         result = lake.dataset(f"demo.result{number}") if output else target
