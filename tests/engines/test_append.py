@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
@@ -29,9 +30,11 @@ from engines.append_cases import (
     AppendInput,
     RefusedAppend,
     money,
+    required,
     schema,
 )
 from engines.append_oracle import append_rows, columns_that_do_not_fit, comparable_value, group_key
+from penstock.core.dataset.deletion_vector import DeletionVector
 from penstock.core.merge import FileLayout, OutputFile
 from penstock.core.pipeline.operations import AppendOperation
 from penstock.core.pipeline.parse import parse_operation
@@ -73,6 +76,14 @@ class AppendRunner:
             pq.write_table(table, path, row_group_size=20_000)
         total = sum(map(os.path.getsize, paths))
         return SourceFiles(schema or tables[0].schema, tuple(paths), sum(t.num_rows for t in tables), total)
+
+    def store_with_deleted(self, *tables: pa.Table) -> SourceFiles:
+        """Store the first table as it is, and the others with a deleted copy of their rows in front of each row."""
+        doubled = [table.take(pa.array(np.arange(2 * len(table)) // 2)) for table in tables[1:]]
+        source = self.store(*tables[:1], *doubled)
+        vectors = [DeletionVector.from_positions(np.arange(0, 2 * len(table), 2)) for table in tables[1:]]
+        deleted = dict(zip(source.paths[1:], vectors, strict=True))
+        return replace(source, rows=sum(map(len, tables)), deleted=deleted)
 
     def run(
         self,
@@ -230,6 +241,60 @@ def test_write_append_old_files_are_read_in_widened_types(
     )
 
 
+# -- deleted rows -----------------------------------------------------------------------------------------------------
+
+ODD_NAMES = {"_metadata": LONG, "row_index": LONG, "file": TEXT, "row": DOUBLE}
+
+
+@pytest.mark.parametrize("join", ["broadcast", "shuffle"])
+def test_write_append_deleted_rows_are_not_read(runner: AppendRunner, join: str) -> None:
+    if join == "shuffle":  # as if there were too many deleted rows for a broadcast
+        runner.spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
+    source = runner.store_with_deleted(*(number_table(30_000, first=30_000 * n) for n in range(3)))
+    _, rows = runner.run(make_plan(COPY_ALL), source)
+    assert sorted(rows["n"].to_pylist()) == list(range(90_000))
+    _, rows = runner.run(make_plan(replace(COPY_ALL, selector="n >= 29990 AND n < 70000")), source)
+    assert sorted(rows["n"].to_pylist()) == list(range(29_990, 70_000))
+    grouped = AppendInput(
+        COPY_ALL.source, [], {"n": LONG, "x": DOUBLE, "rows": LONG}, "n < 40000", ["n"], {"rows": "COUNT(*)"}
+    )
+    _, rows = runner.run(make_plan(grouped), source)
+    assert rows.num_rows == 40_000
+    assert set(rows["rows"].to_pylist()) == {1}
+
+
+def test_write_append_values_of_deleted_rows_are_not_checked(runner: AppendRunner) -> None:
+    append = AppendInput({"k": LONG}, [(None,), (1,), (2,)], {"k": required(LONG)})
+    source = runner.store(append.table, append.table)
+    deleted = {path: DeletionVector.from_positions([0]) for path in source.paths}
+    with pytest.raises(Invalid) as error:
+        runner.run(make_plan(append), source)
+    assert error.value.reason == "null_in_required_column"
+    _, rows = runner.run(make_plan(append), replace(source, rows=4, deleted=deleted))
+    assert sorted(rows["k"].to_pylist()) == [1, 1, 2, 2]
+
+
+def test_write_append_file_without_remaining_rows_writes_nothing(runner: AppendRunner) -> None:
+    source = runner.store(number_table(5))
+    deleted = {source.paths[0]: DeletionVector.from_positions(range(5))}
+    for append in (COPY_ALL, replace(COPY_ALL, selector="n >= 0")):
+        files, _ = runner.run(make_plan(append), replace(source, rows=0, deleted=deleted))
+        assert files == []
+
+
+def test_select_rows_with_deleted_rows_supports_any_column_name(runner: AppendRunner) -> None:
+    from penstock.engines.spark.append import select_rows
+
+    content = [{"_metadata": n, "row_index": -n, "file": f"f{n}", "row": n / 2} for n in range(6)]
+    table = pa.Table.from_pylist(content, schema(ODD_NAMES))
+    source = runner.store_with_deleted(table.slice(0, 2), table.slice(2))
+    selector = parse("row_index < 0 AND row < 2.5")
+    selected = select_rows(runner.spark, source, selector, list(ODD_NAMES), str(runner.folder))
+    assert sorted(selected.toArrow().to_pylist(), key=repr) == sorted(content[1:5], key=repr)
+    impossible = parse("row_index < 0 AND row_index > 0")
+    assert select_rows(runner.spark, source, impossible, ["file"], str(runner.folder)).count() == 0
+
+
 # -- files ------------------------------------------------------------------------------------------------------------
 
 
@@ -385,7 +450,8 @@ def results(draw: st.DrawFn, function: str, input_type: pa.DataType) -> pa.DataT
 @settings(max_examples=200 if SOAK else 6, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(append=random_appends())
 def test_write_append_random_groups_match_the_oracle(runner: AppendRunner, append: AppendInput) -> None:
-    source = runner.store(append.table)
+    half = append.table.num_rows // 2
+    source = runner.store_with_deleted(append.table.slice(0, half), append.table.slice(half))
     expected = append_rows(make_operation(append), append.table, schema(append.working))
     if wrong_columns := columns_that_do_not_fit(expected, schema(append.working)):
         with pytest.raises(Invalid) as error:
