@@ -169,7 +169,7 @@ def _worthwhile_small_files(small: list[DataFile], policy: CompactionPolicy) -> 
 
 
 def _split(files: Iterable[DataFile], target_bytes: int) -> list[list[DataFile]]:
-    """Split files, in their order, into groups for one step each."""
+    """Split files, in their order, into groups for one step each. The last step also takes a small rest."""
     groups: list[list[DataFile]] = []
     size = 0
     for file in files:
@@ -178,6 +178,9 @@ def _split(files: Iterable[DataFile], target_bytes: int) -> list[list[DataFile]]
             groups.append([])
             size = live_bytes(file)
         groups[-1].append(file)
+    if len(groups) > 1 and size < _SMALL_FRACTION * target_bytes:
+        rest = groups.pop()
+        groups[-1] += rest
     return groups
 
 
