@@ -128,7 +128,7 @@ def test_dataset_commands_create_to_drop(shell: CliRunner) -> None:
     assert shell("dataset", "list").out == b""
 
 
-def test_cluster_key_is_declared_shown_changed_and_removed(shell: CliRunner, orders: str) -> None:
+def test_cluster_key_is_declared_listed_changed_and_removed(shell: CliRunner, orders: str) -> None:
     made = shell(
         "dataset", "create", "shop.items", "-c", "id:int64", "-c", "a b:string", "--cluster-by", "`a b`, id", "--json"
     )
@@ -141,8 +141,13 @@ def test_cluster_key_is_declared_shown_changed_and_removed(shell: CliRunner, ord
     printed = shell("dataset", "compact", orders).err
     assert "2 files compacted to 1 in 1 step, 5 rows, " in printed
     shell("dataset", "alter", orders, "--no-cluster-by")
-    shown = shell("dataset", "show", orders, "--json").json
-    assert (shown["cluster_by"], shown["version"], shown["deleted_rows"], shown["vector_files"]) == ([], 5, 0, 0)
+    details = shell("dataset", "show", orders, "--json").json
+    assert (details["cluster_by"], details["version"], details["deleted_rows"], details["vector_files"]) == (
+        [],
+        5,
+        0,
+        0,
+    )
     for words in ([], ["--cluster-by", "id", "--no-cluster-by"], ["--cluster-by", ","]):
         assert "cluster-by" in shell("dataset", "alter", orders, *words, code=2).err
 

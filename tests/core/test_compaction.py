@@ -96,6 +96,12 @@ def test_plan_with_cluster_key_leaves_large_files_without_statistics() -> None:
     assert plan([file(1, 100, k=(None, None)), file(2, 100, k=(None, None)), file(3, 100, k=(1, 9))], "k") == []
 
 
+def test_plan_with_cluster_key_sorts_a_large_unsorted_file() -> None:
+    files = [file(1, 100, k=(1, 5)), file(2, 100, k=(6, 9))]
+    steps = plan_compaction(files, ["k"], TARGET, ON_REQUEST, {2})
+    assert [[file.number for file in step.files] for step in steps] == [[2]]
+
+
 def test_plan_with_cluster_key_of_two_columns_uses_the_second_within_one_value_of_the_first() -> None:
     same = [file(n, 100, a=(7, 7), b=(n * 10, n * 10 + 9)) for n in range(3)]
     assert plan(same, "a", "b") == []

@@ -156,6 +156,17 @@ def test_compact_with_cluster_key_makes_key_ranges_disjoint(small_files: Lake) -
     assert group_rows <= SMALL_FILES.group_rows
 
 
+def test_compact_sorts_the_rows_of_a_single_large_file(small_files: Lake) -> None:
+    keys = [*np.random.default_rng(2).permutation(70).tolist(), *[None] * 10]
+    ds = small_files.create("demo.one", table(*keys[40:], *keys[:40]), cluster_by="k")
+    assert len(files_of(ds)) == 1
+    before = held(ds)
+    assert ds.compact().steps == 1
+    assert held(ds) == before
+    assert_clustered(ds, "k")
+    assert ds.compact().steps == 0
+
+
 _EPOCH = datetime(1970, 1, 1)
 KEYS: dict[str, tuple[pa.DataType, Callable[[int], Any]]] = {
     "bool": (pa.bool_(), lambda n: n % 2 == 0),

@@ -56,7 +56,7 @@ class MaintenancePolicy:
         """Return the policy for a dataset that has not been changed for some time."""
         if idle >= self.idle:
             return CompactionPolicy()
-        return CompactionPolicy(self.small_files, self.deleted_percent, _MAX_SIZE_RATIO, _MIN_OVERLAP)
+        return CompactionPolicy(self.small_files, self.deleted_percent, _MAX_SIZE_RATIO, _MIN_OVERLAP, False)
 
 
 StepCallback = Callable[[CompactionResult, float], None]
