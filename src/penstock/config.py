@@ -50,6 +50,10 @@ def _parse_days(text: str) -> int:
     return _at_most(_MAX_DAYS, _parse_positive(text))
 
 
+def _parse_hours(text: str) -> int:
+    return _at_most(24 * _MAX_DAYS, _parse_positive(text))
+
+
 def _parse_seconds(text: str) -> int:
     return _at_most(_MAX_SECONDS, _parse_positive(text))
 
@@ -217,6 +221,30 @@ class Settings:
         100,
         "Maximum number of queued runs of all tenants. One tenant may queue a quarter of them.",
         _parse_positive,
+    )
+    maintain_small_files: int = _setting(
+        "PENSTOCK_MAINTAIN_SMALL_FILES",
+        16,
+        "Number of small files from which `penstock worker --maintain` compacts a dataset.",
+        _parse_positive,
+    )
+    maintain_deleted_percent: int = _setting(
+        "PENSTOCK_MAINTAIN_DELETED_PERCENT",
+        10,
+        "Percentage of deleted rows above which `penstock worker --maintain` rewrites a file.",
+        _parse_percent,
+    )
+    maintain_idle_hours: int = _setting(
+        "PENSTOCK_MAINTAIN_IDLE_HOURS",
+        24,
+        "Hours without a change after which `penstock worker --maintain` compacts a dataset completely.",
+        _parse_hours,
+    )
+    maintain_seconds: int = _setting(
+        "PENSTOCK_MAINTAIN_SECONDS",
+        60,
+        "Seconds between two passes of `penstock worker --maintain`; at most 86400 (a day).",
+        _parse_seconds,
     )
     query_seconds: int = _setting(
         "PENSTOCK_QUERY_SECONDS", 30, "Maximum duration of a query in seconds.", _parse_positive

@@ -106,7 +106,14 @@ def test_dataset_commands_create_to_drop(shell: CliRunner) -> None:
     (listed,) = shell("dataset", "list", "--json").json
     assert (listed["name"], listed["version"], listed["rows"], listed["files"]) == ("shop.items", 3, 4, 2)
     assert shell("dataset", "show", "shop.items", "--json").json["rows"] == 4
-    assert shell("dataset", "compact", "shop.items", "--json").json["written"][0]["version"] == 4
+    (step,) = shell("dataset", "compact", "shop.items", "--dry-run", "--json").json
+    assert (step["step"], step["files"], step["rows"], step["deleted_rows"]) == (1, 2, 4, 0)
+    compacted = shell("dataset", "compact", "shop.items", "--json").json
+    assert (compacted["version"], compacted["written"][0]["version"]) == (4, 4)
+    counts = ("steps", "lost_steps", "files_before", "files_after", "rows", "deleted_rows")
+    assert [compacted[name] for name in counts] == [1, 0, 2, 1, 4, 0]
+    assert "nothing to compact" in shell("dataset", "compact", "shop.items").err
+    assert "nothing to compact" in shell("dataset", "compact", "shop.items", "--dry-run").err
     shell("dataset", "alter", "shop.items", "--add", "note:string", "--widen", "price:decimal(12,2)", "--json")
     printed = shell("dataset", "show", "shop.items").out.decode()
     assert "note" in printed
@@ -119,6 +126,30 @@ def test_dataset_commands_create_to_drop(shell: CliRunner) -> None:
     assert shell("dataset", "drop", "shop.items", "--yes", "--json").json["dropped"] == "shop.items"
     assert shell("dataset", "list", "--json").json == []
     assert shell("dataset", "list").out == b""
+
+
+def test_cluster_key_is_declared_listed_changed_and_removed(shell: CliRunner, orders: str) -> None:
+    made = shell(
+        "dataset", "create", "shop.items", "-c", "id:int64", "-c", "a b:string", "--cluster-by", "`a b`, id", "--json"
+    )
+    assert made.json["cluster_by"] == ["a b", "id"]
+    refused = shell("dataset", "create", "shop.more", "-c", "id:int64", "--cluster-by", "x", code=1)
+    assert "Unknown column 'x' in the cluster key. Columns of the dataset: id" in refused.err
+    shell("dataset", "alter", orders, "--cluster-by", "word,id")
+    assert b"5 rows \xc2\xb7 2 files" in shell("dataset", "show", orders).out
+    assert b"clustered by word, id" in shell("dataset", "show", orders).out
+    printed = shell("dataset", "compact", orders).err
+    assert "2 files compacted to 1 in 1 step, 5 rows, " in printed
+    shell("dataset", "alter", orders, "--no-cluster-by")
+    details = shell("dataset", "show", orders, "--json").json
+    assert (details["cluster_by"], details["version"], details["deleted_rows"], details["vector_files"]) == (
+        [],
+        5,
+        0,
+        0,
+    )
+    for words in ([], ["--cluster-by", "id", "--no-cluster-by"], ["--cluster-by", ","]):
+        assert "cluster-by" in shell("dataset", "alter", orders, *words, code=2).err
 
 
 def test_profile_prints_nulls_minimum_maximum_and_histogram(shell: CliRunner, orders: str) -> None:

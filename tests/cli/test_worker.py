@@ -68,6 +68,35 @@ def test_worker_once_executes_queued_runs_and_exits(shell: CliRunner, lake: Lake
     assert shell.apart("worker", "--once", "--json").json == {"succeeded": 0, "failed": 0, "cancelled": 0}
 
 
+def test_worker_once_maintain_compacts_and_exits(shell: CliRunner, lake: Lake) -> None:
+    shell.env["PENSTOCK_MAINTAIN_SMALL_FILES"] = "3"
+    ds = lake.dataset("demo.rows")
+    for number in (4, 5):
+        ds.append({"id": [number]})
+    answer = shell.apart("worker", "--once", "--maintain", "--json")
+    assert answer.code == 0, answer
+    assert answer.json["compaction"] == {"steps": 1, "lost_steps": 0}
+    assert [(at.operation, at.author) for at in ds.history(1)] == [("compact", "maintenance")]
+    assert "step of a compaction committed" in messages(answer.err.encode())
+
+
+def test_worker_maintain_serves_metrics_until_a_signal(shell: CliRunner, lake: Lake) -> None:
+    shell.env["PENSTOCK_MAINTAIN_SMALL_FILES"] = "2"
+    lake.dataset("demo.rows").append({"id": [4]})
+    with working(shell, "--maintain", "--metrics-port", "0") as process:
+        assert process.stderr is not None
+        port = json.loads(process.stderr.readline())["metrics_port"]
+        while b"step of a compaction committed" not in process.stderr.readline():
+            pass
+        body = httpx.get(f"http://127.0.0.1:{port}/metrics").text
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+    assert 'penstock_compaction_steps_total{outcome="committed"} 1.0' in body
+    assert "penstock_compaction_rows_total 4.0" in body
+    assert 'penstock_runs_total{state="failed"} 0.0' in body
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_worker_stopped_by_a_signal_requeues_unfinished_runs(shell: CliRunner, lake: Lake, number: int) -> None:
     shell.env[QUICK] = "1"

@@ -49,6 +49,18 @@ def test_create_dataset_from_schema(client: Client) -> None:
     assert client("GET", "/datasets/shop.orders").headers["etag"] == made.headers["etag"]
 
 
+def test_create_dataset_with_cluster_key(client: Client) -> None:
+    body = {"name": "shop.orders", "schema": FIELDS, "cluster_by": [FIELDS[1]["name"], FIELDS[0]["name"]]}
+    assert client("POST", "/datasets", code=201, json=body).json()["cluster_by"] == body["cluster_by"]
+    assert client("GET", "/datasets").json()["value"][0]["cluster_by"] == body["cluster_by"]
+    csv = {"content": b"id,word\n1,one\n", "headers": {"content-type": "text/csv"}}
+    made = client("POST", "/datasets?name=a.b&cluster_by=word,id", code=201, **csv).json()
+    assert (made["cluster_by"], made["deleted_rows"], made["vector_files"]) == (["word", "id"], 0, 0)
+    assert client("POST", "/datasets?name=a.c", code=201, **csv).json()["cluster_by"] == []
+    refused = client("POST", "/datasets?name=a.d&cluster_by=id,id", code=400, **csv)
+    assert refused.json()["code"] == "DUPLICATE_PARAMETER"
+
+
 TYPES = [
     "int64", "bool", "double", "date", "timestamp", "timestamp[us, tz=UTC]", "decimal(12,2)", {"decimal": [38, 10]},
     "list<int64>", {"list": {"list": "string"}}, {"struct": [["a", "int8"], ["b", {"list": "binary"}]]},
@@ -67,6 +79,9 @@ BAD = [
     ({"name": 7, "schema": FIELDS}, "missing_name"),
     ({"name": "orders", "schema": FIELDS}, "bad_dataset_name"),
     ({"name": "a.b"}, "missing_schema"),
+    ({"name": "a.b", "schema": FIELDS, "cluster_by": "id"}, "bad_member"),
+    ({"name": "a.b", "schema": FIELDS, "cluster_by": [1]}, "bad_member"),
+    ({"name": "a.b", "schema": FIELDS, "cluster_by": ["nope"]}, "bad_cluster_key"),
     ({"name": "a.b", "schema": []}, "missing_columns"),
     ({"name": "a.b", "schema": {"id": "int64"}}, "missing_schema"),
     ({"name": "a.b", "schema": ["id"]}, "missing_schema"),

@@ -13,7 +13,10 @@ from uuid import UUID
 from penstock import failpoints
 from penstock.errors import Conflict
 from penstock.lake import Lake
+from penstock.storage.data_files import FileSizing
 from support.workspaces import WorkspaceFixture
+
+SMALL_FILES = FileSizing(file_bytes=4_000, group_rows=20)  # a compaction of few rows needs several steps
 
 
 def main() -> None:
@@ -87,6 +90,21 @@ def killed(lake: Lake, kind: str, step: str) -> str:
 
     with failpoints.armed(step, lambda: os.kill(os.getpid(), signal.SIGKILL)):
         WRITES[kind].run(lake)
+    return "alive"
+
+
+def compact_killed(lake: Lake, dataset: str, step: str, number: int) -> str:
+    """Kill this process when a compaction in small steps reaches a step for the nth time."""
+    remaining = [number]
+
+    def die() -> None:
+        remaining[0] -= 1
+        if not remaining[0]:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    lake._workspace.file_sizing = SMALL_FILES
+    with failpoints.armed(step, die):
+        lake.dataset(dataset).compact()
     return "alive"
 
 

@@ -35,6 +35,9 @@ _END_STALE = (
     .where(tenant_filter(leases), _l.ended_at.is_(None), _l.heartbeat_at < bindparam("silent_since"))
     .values(ended_at=bindparam("now"))
 )
+_SELECT_LIVE_HOLDERS = select(_l.lease_id, _l.heartbeat_at).where(
+    tenant_filter(leases), _l.ended_at.is_(None), _l.holder.startswith(bindparam("role"), autoescape=False)
+)
 _SELECT = select(_l.lease_id).where(tenant_filter(leases), _l.lease_id.in_(bindparam("these", expanding=True)))
 _SELECT_ENDED = _SELECT.where(_l.ended_at.is_not(None))
 _SELECT_ENDED_OR_STALE = _SELECT.where(or_(_l.ended_at.is_not(None), _l.heartbeat_at < bindparam("silent_since")))
@@ -45,6 +48,28 @@ def begin(tx: CatalogTransaction, holder: str) -> UUID:
     lease = uuid4()
     tx.execute(_INSERT, lease_id=lease, holder=holder[:200], started_at=tx.now, heartbeat_at=tx.now)
     return lease
+
+
+def claim(tx: CatalogTransaction, role: str, holder: str, stale_before: datetime) -> UUID | None:
+    """Register the only writer of the tenant that has a role, and return its lease id.
+
+    The transaction must have locked the tenant (`commit_numbers.take_commit_no`). A stale lease of the role is ended, so
+    that its holder cannot commit any more.
+
+    Args:
+        role: what the lease is for
+        holder: host and process
+        stale_before: time of the last heartbeat before which a lease of the role is stale
+
+    Returns:
+        None if another writer has the role
+    """
+    live = tx.all(_SELECT_LIVE_HOLDERS, role=f"{role}: ")
+    if any(row.heartbeat_at >= stale_before for row in live):
+        return None
+    for row in live:
+        end(tx, row.lease_id)
+    return begin(tx, f"{role}: {holder}")
 
 
 def assert_alive(tx: CatalogTransaction, lease: UUID) -> None:

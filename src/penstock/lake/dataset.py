@@ -411,8 +411,8 @@ class Dataset:
 
         Example:
             >>> result = people.compact()
-            >>> result.files_before, result.files_after
-            (2, 1)
+            >>> result.lost_steps
+            0
         """
         return compact.compact(*self._target, key=idempotency_key, progress=progress)
 

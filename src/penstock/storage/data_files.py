@@ -163,6 +163,34 @@ def register_file(store: FileStore, located: str, path: str, schema: pa.Schema) 
     return _describe_file(path, sealed, footer, stored)
 
 
+def has_sorted_groups(store: FileStore, file: NewFile, column: str) -> bool:
+    """Check whether the row groups of a file are in the order of a column, NULL last, by the statistics in its footer.
+
+    A file without statistics counts as sorted, and so does one that cannot be read, so that a plan does not fail.
+    """
+    try:
+        with pq.ParquetFile(store.locate(file.path), filesystem=store.filesystem) as parquet:
+            footer, schema = parquet.metadata, parquet.schema_arrow
+    except (OSError, pa.ArrowException):
+        return True
+    if column not in schema.names:
+        return True
+    index = schema.get_field_index(column)
+    leaf, data_type = first_leaves(schema)[index], schema.field(index).type
+    high: Any = None
+    has_nulls = False
+    for group in map(footer.row_group, range(footer.num_row_groups)):
+        stats = _group_stats(group.column(leaf), data_type)
+        if stats.nulls < group.num_rows:
+            if stats.low is None:
+                return True
+            if has_nulls or (high is not None and stats.low < high):
+                return False
+            high = stats.high
+        has_nulls = has_nulls or stats.nulls > 0
+    return True
+
+
 def discard_files(store: FileStore, files: Iterable[NewFile]) -> None:
     """Remove files of a rejected write. Files that cannot be removed now are swept later."""
     for file in files:

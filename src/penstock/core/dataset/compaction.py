@@ -6,7 +6,7 @@ key ranges overlap. Each step is committed on its own. Steps do not share files.
 
 import heapq
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
@@ -34,12 +34,14 @@ class CompactionPolicy:
         max_size_ratio: a small file that exceeds the smaller ones together by this factor is left as it is, so that
             frequent compactions do not write the same rows again and again
         min_overlap: number of files with a common key from which overlapping files are sorted
+        sorts_files: whether large files are sorted whose own rows are not in the order of the key
     """
 
     min_small_files: int = 2
     max_deleted_percent: int = 0
     max_size_ratio: float = math.inf
     min_overlap: int = 2
+    sorts_files: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,11 @@ class CompactionResult:
 
 
 def plan_compaction(
-    files: Sequence[DataFile], cluster_by: Sequence[str], target_bytes: int, policy: CompactionPolicy
+    files: Sequence[DataFile],
+    cluster_by: Sequence[str],
+    target_bytes: int,
+    policy: CompactionPolicy,
+    unsorted: Collection[int] = (),
 ) -> list[CompactionStep]:
     """Choose the files to rewrite, in steps.
 
@@ -120,17 +126,23 @@ def plan_compaction(
         cluster_by: the columns of the cluster key; none: files keep the order in which they were written
         target_bytes: the target size of a data file
         policy: decides which files are worth rewriting
+        unsorted: numbers of files whose rows are not in the order of the key
     """
     small = _worthwhile_small_files([file for file in files if is_small(file, target_bytes)], policy)
     chosen = {file.number for file in small} | {
         file.number
         for file in files
-        if file.deleted and 100 * len(file.deleted) > policy.max_deleted_percent * file.rows
+        if file.number in unsorted
+        or (file.deleted and 100 * len(file.deleted) > policy.max_deleted_percent * file.rows)
     }
     candidates = [file for file in files if file.number in chosen]
     if cluster_by:
         candidates.sort(key=lambda file: _key_range(file, cluster_by))
-    groups = [group for group in _split(candidates, target_bytes) if len(group) > 1 or group[0].deleted]
+    groups = [
+        group
+        for group in _split(candidates, target_bytes)
+        if len(group) > 1 or group[0].deleted or group[0].number in unsorted
+    ]
     if cluster_by:
         large = [file for file in files if file.number not in chosen and not is_small(file, target_bytes)]
         groups += _overlapping_groups(large, cluster_by, target_bytes, policy.min_overlap)
@@ -169,7 +181,7 @@ def _worthwhile_small_files(small: list[DataFile], policy: CompactionPolicy) -> 
 
 
 def _split(files: Iterable[DataFile], target_bytes: int) -> list[list[DataFile]]:
-    """Split files, in their order, into groups for one step each."""
+    """Split files, in their order, into groups for one step each. The last step also takes a small rest."""
     groups: list[list[DataFile]] = []
     size = 0
     for file in files:
@@ -178,6 +190,9 @@ def _split(files: Iterable[DataFile], target_bytes: int) -> list[list[DataFile]]
             groups.append([])
             size = live_bytes(file)
         groups[-1].append(file)
+    if len(groups) > 1 and size < _SMALL_FRACTION * target_bytes:
+        rest = groups.pop()
+        groups[-1] += rest
     return groups
 
 

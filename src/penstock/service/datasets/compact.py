@@ -19,6 +19,7 @@ from penstock.core.dataset.compaction import (
     CompactionPolicy,
     CompactionResult,
     CompactionStep,
+    is_small,
     max_passes,
     plan_compaction,
 )
@@ -31,6 +32,7 @@ from penstock.service.datasets.staging import StagingArea
 from penstock.service.datasets.write import load_writable
 from penstock.service.idempotency import find_replay
 from penstock.service.workspace import Workspace
+from penstock.storage.data_files import has_sorted_groups
 from penstock.storage.scan import BATCH_ROWS, scan, scan_with_row_ids
 
 _MAX_FILE_ATTEMPTS = 4  # lost steps after which a file is left as it is
@@ -87,7 +89,7 @@ def plan(
 
 
 def plan_steps(
-    ws: Workspace, caller: Caller, target: Snapshot, policy: CompactionPolicy, given_up: frozenset[int] = frozenset()
+    ws: Workspace, caller: Caller, target: Snapshot, policy: CompactionPolicy, excluded: frozenset[int] = frozenset()
 ) -> list[CompactionStep]:
     """Plan the compaction of a snapshot.
 
@@ -96,12 +98,19 @@ def plan_steps(
         caller: the reader of the catalog
         target: the newest snapshot of the dataset
         policy: decides which files are worth rewriting
-        given_up: numbers of files that stay as they are
+        excluded: numbers of files that stay as they are
     """
     with ws.db.read(caller) as tx:
         files = snapshots.files(tx, target, stats=bool(target.cluster_by))
-    files = [file for file in files if file.number not in given_up]
-    return plan_compaction(files, target.cluster_by, ws.file_sizing.file_bytes, policy)
+    files = [file for file in files if file.number not in excluded]
+    file_bytes, unsorted = ws.file_sizing.file_bytes, set[int]()
+    if target.cluster_by and policy.sorts_files:
+        unsorted = {
+            file.number
+            for file in files
+            if not is_small(file, file_bytes) and not has_sorted_groups(ws.store, file, target.cluster_by[0])
+        }
+    return plan_compaction(files, target.cluster_by, file_bytes, policy, unsorted)
 
 
 class _Compaction:
@@ -158,8 +167,8 @@ class _Compaction:
 
     def _plan(self) -> deque[CompactionStep]:
         """Plan steps. Those with files of lost steps come last, so that a contended file does not delay the others."""
-        given_up = frozenset(number for number, losses in self._losses.items() if losses >= _MAX_FILE_ATTEMPTS)
-        steps = plan_steps(self._ws, self._caller, self._target, self._policy, given_up)
+        excluded = frozenset(number for number, losses in self._losses.items() if losses >= _MAX_FILE_ATTEMPTS)
+        steps = plan_steps(self._ws, self._caller, self._target, self._policy, excluded)
         self._total_rows = self.result.rows + sum(step.rows for step in steps)
         return deque(sorted(steps, key=lambda step: any(self._losses[file.number] for file in step.files)))
 

@@ -1,0 +1,240 @@
+"""Compact the datasets of all tenants by policy, in a thread of a worker.
+
+A pass visits every tenant whose data is in the store. Of several workers, one at a time maintains a tenant: it holds a
+writer lease with the role `maintenance`, under which its files are written. If the worker dies, another one ends the
+lease after a few minutes without a heartbeat, and the dead worker's step can never be committed.
+"""
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from penstock.catalog import commit_numbers, snapshots, writer_leases
+from penstock.core.caller import Caller, Role, user_id
+from penstock.core.dataset.compaction import CompactionPolicy, CompactionResult
+from penstock.core.dataset.snapshot import Snapshot
+from penstock.core.names import parse_uuid
+from penstock.core.progress import Progress
+from penstock.core.workspace_layout import DATA_FOLDER
+from penstock.errors import PenstockError
+from penstock.service.datasets.compact import compact, plan_steps
+from penstock.service.workspace import Workspace
+
+_ROLE = "maintenance"
+_CLAIM_TIMEOUT = timedelta(minutes=5)  # a worker without a heartbeat for this long has lost its claim
+_HEARTBEAT_SECONDS = 20.0
+_MAX_STEPS = 8  # of one dataset in one pass
+_MAX_SIZE_RATIO = 4.0  # see CompactionPolicy
+_MIN_OVERLAP = 4
+_RECENT_VERSIONS = 100  # searched for the last version that is not a compaction
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class MaintenancePolicy:
+    """Rules that decide which datasets are compacted.
+
+    Attributes:
+        small_files: number of small files from which they are combined
+        deleted_percent: share of deleted rows above which a file is rewritten
+        idle: time without a change after which a dataset is compacted completely, whatever its files
+        pause_seconds: time between two passes
+    """
+
+    small_files: int = 16
+    deleted_percent: int = 10
+    idle: timedelta = timedelta(hours=24)
+    pause_seconds: float = 60.0
+
+    def compaction(self, idle: timedelta) -> CompactionPolicy:
+        """Return the policy for a dataset that has not been changed for some time."""
+        if idle >= self.idle:
+            return CompactionPolicy()
+        return CompactionPolicy(self.small_files, self.deleted_percent, _MAX_SIZE_RATIO, _MIN_OVERLAP, False)
+
+
+StepCallback = Callable[[CompactionResult, float], None]
+
+
+class MaintenanceWorker:
+    """Compact datasets in a thread, one at a time, until it is closed.
+
+    Attributes:
+        passes: number of completed passes; a pass that waiting runs have ended does not count
+    """
+
+    def __init__(
+        self, ws: Workspace, policy: MaintenancePolicy | None = None, *, is_busy: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Create a worker that is not started.
+
+        Args:
+            ws: the workspace
+            policy: decides which datasets are compacted
+            is_busy: tells whether more urgent work waits; a pass ends before its next step if it does
+        """
+        self._ws, self._policy, self._is_busy = ws, policy or MaintenancePolicy(), is_busy
+        self._holder = f"{socket.gethostname()} process {os.getpid()}"
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._step_callbacks: list[StepCallback] = []
+        self._unneeded: dict[UUID, tuple[int, CompactionPolicy]] = {}  # dataset → version without steps
+        self.passes = 0
+
+    def on_step(self, callback: StepCallback) -> None:
+        """Register a callback that receives the result and the seconds of every step, also of a lost one."""
+        self._step_callbacks.append(callback)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread = threading.Thread(target=self._run, name="penstock maintenance", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop the present step, which is not committed, and end the thread."""
+        self._stop.set()
+        if self._thread:
+            self._thread.join()
+
+    def run_pass(self) -> bool:
+        """Visit every tenant once. Return False if the pass ended early."""
+        for folder in self._ws.store.folders(DATA_FOLDER):
+            tenant = parse_uuid(folder.rpartition("/")[2])
+            if tenant is None:
+                continue
+            try:
+                self._maintain_tenant(Caller(tenant, user_id("penstock", _ROLE), _ROLE, Role.DEVELOPER))
+            except _PassEnded:
+                return False
+            except PenstockError as error:  # other tenants are still visited, and this one in the next pass
+                _log.warning("cannot maintain tenant %s: %s", tenant, error)
+        return True
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self.passes += self.run_pass()
+            except Exception:
+                _log.exception("maintenance failed")
+            self._stop.wait(self._policy.pause_seconds)
+
+    def _maintain_tenant(self, caller: Caller) -> None:
+        self._check_urgent_work()
+        with self._ws.db.read(caller) as tx:
+            targets = snapshots.list_newest(tx)
+        due = [target for target in targets if self._choose_policy(caller, target)]
+        if not due:
+            return
+        claim = _Claim.take(self._ws, caller, self._holder, due[0].dataset)
+        if claim is None:
+            return  # another worker maintains this tenant
+        try:
+            for target in due:
+                self._compact_dataset(claim, target)
+        finally:
+            claim.end()
+
+    def _choose_policy(self, caller: Caller, target: Snapshot) -> CompactionPolicy | None:
+        """Return the policy by which a dataset is due, or None."""
+        version = target.version
+        if target.read_only or (version.files < 2 and not version.vector_files):
+            return None
+        policy = self._policy.compaction(self._ws.db.clock() - self._last_change(caller, target))
+        if self._unneeded.get(target.dataset) == (version.number, policy):
+            return None
+        if plan_steps(self._ws, caller, target, policy):
+            return policy
+        self._unneeded[target.dataset] = (version.number, policy)
+        return None
+
+    def _last_change(self, caller: Caller, target: Snapshot) -> datetime:
+        """Return the time of the last version that is not a compaction."""
+        if target.version.operation != "compact":
+            return target.version.committed_at
+        with self._ws.db.read(caller) as tx:
+            versions = snapshots.versions(tx, target.dataset, limit=_RECENT_VERSIONS)
+        changes = [version for version in versions if version.operation != "compact"]
+        return (changes[0] if changes else versions[-1]).committed_at
+
+    def _compact_dataset(self, claim: "_Claim", target: Snapshot) -> None:
+        policy = self._choose_policy(claim.caller, target)
+        for _ in range(_MAX_STEPS if policy else 0):
+            self._check_urgent_work()
+            begun = time.monotonic()
+            result = compact(
+                self._ws,
+                claim.caller,
+                target.dataset,
+                policy=policy,
+                max_steps=1,
+                lease=claim.lease,
+                progress=lambda progress: self._on_progress(claim, progress),
+            )
+            if not result.steps and not result.lost_steps:
+                return
+            seconds = time.monotonic() - begun
+            self._report_step(claim.caller, target, result, seconds)
+
+    def _report_step(self, caller: Caller, target: Snapshot, result: CompactionResult, seconds: float) -> None:
+        facts = {
+            "tenant": str(caller.tenant),
+            "dataset": str(target.dataset),
+            "version": result.version,
+            "files_before": result.files_before,
+            "files_after": result.files_after,
+            "rows": result.rows,
+            "deleted_rows": result.deleted_rows,
+            "seconds": round(seconds, 3),
+        }
+        _log.info(
+            "step of a compaction committed" if result.steps else "step of a compaction lost", extra={"facts": facts}
+        )
+        for callback in self._step_callbacks:
+            callback(result, seconds)
+
+    def _on_progress(self, claim: "_Claim", _progress: Progress) -> None:
+        if self._stop.is_set():
+            raise _PassEnded
+        claim.renew()
+
+    def _check_urgent_work(self) -> None:
+        if self._stop.is_set() or self._is_busy():
+            raise _PassEnded
+
+
+class _PassEnded(Exception):
+    """Ends a pass because the worker stops or runs wait."""
+
+
+@dataclass
+class _Claim:
+    """The right of this process to maintain a tenant: a writer lease with the role `maintenance`."""
+
+    ws: Workspace
+    caller: Caller
+    lease: UUID
+    renewed_at: float = field(default_factory=time.monotonic)
+
+    @classmethod
+    def take(cls, ws: Workspace, caller: Caller, holder: str, dataset: UUID) -> "_Claim | None":
+        with ws.db.write(caller) as tx:
+            commit_numbers.take_commit_no(tx, dataset, step=0)
+            lease = writer_leases.claim(tx, _ROLE, holder, tx.now - _CLAIM_TIMEOUT)
+        return None if lease is None else cls(ws, caller, lease)
+
+    def renew(self) -> None:
+        """Send a heartbeat if it is due. Raise `Conflict` if the claim was lost."""
+        if time.monotonic() - self.renewed_at >= _HEARTBEAT_SECONDS:
+            with self.ws.db.write(self.caller) as tx:
+                writer_leases.assert_alive(tx, self.lease)
+            self.renewed_at = time.monotonic()
+
+    def end(self) -> None:
+        with self.ws.db.write(self.caller) as tx:
+            writer_leases.end(tx, self.lease)

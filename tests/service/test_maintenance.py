@@ -1,0 +1,183 @@
+"""Compaction by policy: which datasets are due, one worker for a tenant, and the end of a pass."""
+
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from penstock import failpoints
+from penstock.core.dataset.compaction import CompactionResult
+from penstock.errors import Unavailable
+from penstock.lake import Dataset, Lake
+from penstock.service.datasets import maintenance
+from penstock.service.datasets.maintenance import MaintenancePolicy, MaintenanceWorker
+from service.test_compact import held, listed, many_files, on_disk, table
+from support.process_scripts import SMALL_FILES
+
+POLICY = MaintenancePolicy(small_files=4, deleted_percent=10, pause_seconds=0.05)
+
+
+def with_files(lake: Lake, name: str, count: int, **options: Any) -> Dataset:
+    ds = lake.create(name, table(0), **options)
+    for key in range(1, count):
+        ds.append(table(key))
+    return ds
+
+
+def set_clock(lake: Lake, **later: int) -> None:
+    lake._workspace.db.clock = lambda: datetime.now(UTC) + timedelta(**later)
+
+
+def test_pass_compacts_datasets_with_enough_small_files(lake: Lake) -> None:
+    due, other = with_files(lake, "demo.due", 4), with_files(lake, "demo.other", 3)
+    before = held(due)
+    worker, results = MaintenanceWorker(lake._workspace, POLICY), list[CompactionResult]()
+    worker.on_step(lambda result, _seconds: results.append(result))
+    assert worker.run_pass()
+    assert held(due) == before
+    (newest,) = due.history(1)
+    assert (newest.operation, newest.author, newest.files) == ("compact", "maintenance", 1)
+    assert other.version == 3
+    assert [(result.steps, result.files_before) for result in results] == [(1, 4)]
+    assert worker.run_pass()
+    assert (due.version, other.version) == (5, 3)
+
+
+def test_pass_rewrites_files_with_enough_deleted_rows(lake: Lake) -> None:
+    ds = lake.create("demo.rows", table(*range(20)))
+    worker = MaintenanceWorker(lake._workspace, POLICY)
+    ds.delete([1, 2])
+    assert worker.run_pass()
+    assert ds.current().snapshot.version.deleted_rows == 2
+    ds.delete([3])
+    assert worker.run_pass()
+    assert (ds.current().snapshot.version.deleted_rows, ds.num_rows) == (0, 17)
+
+
+def test_pass_compacts_an_idle_dataset_completely(lake: Lake) -> None:
+    ds, deleted = with_files(lake, "demo.idle", 2), lake.create("demo.deleted", table(*range(20)))
+    deleted.delete([1])
+    fixed = with_files(lake, "demo.fixed", 1, read_only=True)
+    worker = MaintenanceWorker(lake._workspace, POLICY)
+    set_clock(lake, hours=23)
+    assert worker.run_pass()
+    assert (ds.version, deleted.version) == (2, 2)
+    set_clock(lake, hours=25)
+    assert worker.run_pass()
+    assert (ds.version, deleted.version, fixed.version) == (3, 3, 1)
+    assert not deleted.current().snapshot.version.vector_files
+
+
+def test_pass_continues_an_idle_dataset_after_its_own_steps(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    ds = many_files(lake)
+    lake._workspace.file_sizing = SMALL_FILES
+    worker = MaintenanceWorker(lake._workspace, MaintenancePolicy(small_files=1000))
+    monkeypatch.setattr(maintenance, "_MAX_STEPS", 1)
+    set_clock(lake, hours=25)
+    for expected in (22, 23, 23):
+        assert worker.run_pass()
+        assert ds.version == expected, "one step in a pass"
+
+
+def test_pass_visits_every_tenant(lake: Lake, other_tenant: Lake) -> None:
+    both = [with_files(whose, "demo.due", 4) for whose in (lake, other_tenant)]
+    assert MaintenanceWorker(lake._workspace, POLICY).run_pass()
+    assert [ds.history(1)[0].operation for ds in both] == ["compact", "compact"]
+
+
+def test_pass_error_of_one_tenant_does_not_stop_the_others(lake: Lake, other_tenant: Lake) -> None:
+    both = [with_files(whose, "demo.due", 4) for whose in (lake, other_tenant)]
+    tenants = sorted(lake._workspace.store.folders("data"))
+    broken = next(ds for ds in both if str(ds._lake.caller.tenant) in tenants[0])
+    lake._workspace.store.remove(broken.current().files()[0].path)
+    assert MaintenanceWorker(lake._workspace, POLICY).run_pass()
+    assert sorted(ds.version for ds in both) == [4, 5]
+    with pytest.raises(Unavailable):
+        broken.to_arrow()
+
+
+def test_pass_leaves_a_tenant_that_another_worker_maintains(lake: Lake) -> None:
+    ds = with_files(lake, "demo.due", 4)
+    second: list[bool] = []
+
+    def act() -> None:
+        if not second:
+            second.append(MaintenanceWorker(lake._workspace, POLICY).run_pass())
+            assert ds.version == 4
+
+    with failpoints.armed("stage.synced", act):
+        MaintenanceWorker(lake._workspace, POLICY).run_pass()
+    assert (second, ds.version) == ([True], 5)
+
+
+def test_worker_that_lost_its_claim_cannot_commit(lake: Lake) -> None:
+    ds = with_files(lake, "demo.due", 4)
+    before = held(ds)
+    second: list[bool] = []
+
+    def act() -> None:
+        if not second:
+            second.append(True)
+            set_clock(lake, minutes=6)
+            MaintenanceWorker(lake._workspace, POLICY).run_pass()
+            assert ds.version == 5
+
+    with failpoints.armed("stage.synced", act):
+        MaintenanceWorker(lake._workspace, POLICY).run_pass()
+    assert (ds.version, held(ds)) == (5, before)
+    assert on_disk(ds) == listed(ds)
+
+
+def test_pass_ends_before_the_next_step_while_runs_wait(lake: Lake) -> None:
+    lake._workspace.file_sizing = SMALL_FILES
+    ds = many_files(lake)
+    worker = MaintenanceWorker(lake._workspace, POLICY, is_busy=lambda: ds.version > 21)
+    assert not worker.run_pass()
+    assert ds.version == 22
+    assert not worker.run_pass()
+    assert ds.version == 22
+
+
+@pytest.mark.parametrize("cluster_by", [(), ("k",)])
+def test_close_stops_a_step_at_once_and_leaves_nothing(lake: Lake, cluster_by: tuple[str, ...]) -> None:
+    ds = many_files(lake, cluster_by=cluster_by)
+    lake._workspace.file_sizing = SMALL_FILES
+    worker, has_begun, is_closing = MaintenanceWorker(lake._workspace, POLICY), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        has_begun.set()
+        assert is_closing.wait(60)
+
+    with failpoints.armed("stage.begun", hold):
+        worker.start()
+        assert has_begun.wait(60)
+        closing = threading.Thread(target=_then(is_closing.set, worker))
+        closing.start()
+        closing.join(60)
+        assert not closing.is_alive()
+    assert ds.version == 21
+    assert on_disk(ds) == listed(ds)
+    assert worker.passes == 0
+
+
+def _then(release: Callable[[], object], worker: MaintenanceWorker) -> Callable[[], None]:
+    def close() -> None:
+        worker._stop.set()
+        release()
+        worker.close()
+
+    return close
+
+
+def test_thread_repeats_passes_until_closed(lake: Lake) -> None:
+    ds = with_files(lake, "demo.due", 4)
+    worker, has_compacted = MaintenanceWorker(lake._workspace, POLICY), threading.Event()
+    worker.on_step(lambda _result, _seconds: has_compacted.set())
+    worker.start()
+    try:
+        assert has_compacted.wait(60)
+    finally:
+        worker.close()
+    assert ds.version == 5
