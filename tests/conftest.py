@@ -17,7 +17,7 @@ from penstock.catalog.database import Database
 from penstock.core.caller import Caller, Role
 from penstock.lake import Dataset, Lake
 from penstock.service.workspace import Workspace
-from support import markers, postgres_server, xdist_groups
+from support import compiled_statements, markers, postgres_server, xdist_groups
 from support.cli_runner import CliRunner
 from support.workspaces import WorkspaceFixture
 
@@ -33,6 +33,8 @@ hypothesis.settings.load_profile("penstock")
 # Java compiles everything once, quickly, and never again: no test lasts long enough to earn back more. Every Java that a
 # test starts reads this, and it halves what Spark costs.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+compiled_statements.share()
 
 NOT_TESTED = "NOT TESTED: "
 
