@@ -152,12 +152,12 @@ def orders(shell: CliRunner) -> str:
 @pytest.hookimpl(tryfirst=True)  # before -m selects by the markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     markers.mark(items)
-    xdist_groups.note(config, items)
+    xdist_groups.arrange(config, items)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    node.workerinput["shares"] = str(xdist_groups.groups_file(node.config))
+    node.workerinput["groups"] = str(xdist_groups.groups_file(node.config))
 
 
 @pytest.hookimpl(optionalhook=True)
