@@ -1,5 +1,7 @@
 """The places that tests happen in: both databases, a workspace each, callers of two tenants."""
 
+import gc
+import math
 import os
 import shutil
 from collections.abc import Iterator
@@ -24,10 +26,14 @@ from support.workspaces import WorkspaceFixture
 SOAK = bool(os.environ.get("PENSTOCK_SOAK"))
 QUICK = bool(os.environ.get("PENSTOCK_QUICK"))
 
+
+def examples(usual: int, *, soak: int) -> int:
+    """Return the number of examples of a random test: `make soak` runs `soak`, `make quick` a tenth of `usual`."""
+    return soak if SOAK else math.ceil(usual / 10) if QUICK else usual
+
+
 # No test depends on how fast the machine is, and every random one can be run again as it was.
-hypothesis.settings.register_profile(
-    "penstock", deadline=None, print_blob=True, max_examples=1000 if SOAK else 15 if QUICK else 100
-)
+hypothesis.settings.register_profile("penstock", deadline=None, print_blob=True, max_examples=examples(100, soak=1_000))
 hypothesis.settings.load_profile("penstock")
 
 # Java compiles everything once, quickly, and never again: no test lasts long enough to earn back more. Every Java that a
@@ -153,6 +159,11 @@ def orders(shell: CliRunner) -> str:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     markers.mark(items)
     xdist_groups.arrange(config, items)
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()  # thousands of collected tests stay until the end: no later garbage collection needs to visit them
 
 
 @pytest.hookimpl(optionalhook=True)
