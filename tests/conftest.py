@@ -155,6 +155,10 @@ def orders(shell: CliRunner) -> str:
     return "shop.orders"
 
 
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    return True if QUICK and markers.is_slow_module(collection_path) else None  # importing them takes seconds
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m selects by the markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     markers.mark(items)

@@ -1,6 +1,7 @@
 """Mark tests by what they start, so that `-m` can leave it out: spark, cluster, postgres, browser, container, slow."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -81,6 +82,11 @@ _SLOW_TESTS = {
 }  # fmt: skip
 
 
+def is_slow_module(path: Path) -> bool:
+    """Return whether all tests of a file are slow."""
+    return f"{path.parent.name}/{path.stem}" in _SLOW_MODULES
+
+
 def mark(items: list[pytest.Item]) -> None:
     """Add the markers of each test by its fixtures, its parameters, its module and its name."""
     for item in items:
@@ -98,5 +104,5 @@ def _markers(item: pytest.Item) -> Iterator[str]:
     module = f"{item.path.parent.name}/{item.path.stem}"
     if module == "deployment/test_container":
         yield "container"
-    if module in _SLOW_MODULES or item.name.partition("[")[0] in _SLOW_TESTS.get(module, ()):
+    if is_slow_module(item.path) or item.name.partition("[")[0] in _SLOW_TESTS.get(module, ()):
         yield "slow"
