@@ -6,6 +6,9 @@ READY  := $(VENV)/.ready
 BENCH  := $(VENV)/.bench-ready
 PYTEST := $(BIN)/pytest -n logical --maxprocesses 4  # one process per core
 
+# Tests start many processes: without stored bytecode each one compiles Penstock, and each pytest process all tests.
+unexport PYTHONDONTWRITEBYTECODE
+
 QUICK  := not (spark or cluster or postgres or browser or container or slow)
 T      ?= tests
 

@@ -1,5 +1,7 @@
 """The places that tests happen in: both databases, a workspace each, callers of two tenants."""
 
+import gc
+import math
 import os
 import shutil
 from collections.abc import Iterator
@@ -17,22 +19,28 @@ from penstock.catalog.database import Database
 from penstock.core.caller import Caller, Role
 from penstock.lake import Dataset, Lake
 from penstock.service.workspace import Workspace
-from support import markers, postgres_server, xdist_groups
+from support import compiled_statements, markers, postgres_server, xdist_groups
 from support.cli_runner import CliRunner
 from support.workspaces import WorkspaceFixture
 
 SOAK = bool(os.environ.get("PENSTOCK_SOAK"))
 QUICK = bool(os.environ.get("PENSTOCK_QUICK"))
 
+
+def examples(usual: int, *, soak: int) -> int:
+    """Return the number of examples of a random test: `make soak` runs `soak`, `make quick` a tenth of `usual`."""
+    return soak if SOAK else math.ceil(usual / 10) if QUICK else usual
+
+
 # No test depends on how fast the machine is, and every random one can be run again as it was.
-hypothesis.settings.register_profile(
-    "penstock", deadline=None, print_blob=True, max_examples=1000 if SOAK else 15 if QUICK else 100
-)
+hypothesis.settings.register_profile("penstock", deadline=None, print_blob=True, max_examples=examples(100, soak=1_000))
 hypothesis.settings.load_profile("penstock")
 
 # Java compiles everything once, quickly, and never again: no test lasts long enough to earn back more. Every Java that a
 # test starts reads this, and it halves what Spark costs.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+compiled_statements.share()
 
 NOT_TESTED = "NOT TESTED: "
 
@@ -153,15 +161,24 @@ def orders(shell: CliRunner) -> str:
     return "shop.orders"
 
 
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    return True if QUICK and markers.is_slow_module(collection_path) else None  # importing them takes seconds
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m selects by the markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     markers.mark(items)
-    xdist_groups.note(config, items)
+    xdist_groups.arrange(config, items)
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()  # thousands of collected tests stay until the end: no later garbage collection needs to visit them
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    node.workerinput["shares"] = str(xdist_groups.groups_file(node.config))
+    node.workerinput["groups"] = str(xdist_groups.groups_file(node.config))
 
 
 @pytest.hookimpl(optionalhook=True)

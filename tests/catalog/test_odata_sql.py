@@ -31,7 +31,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from catalog import odata_oracle
 from catalog.odata_cases import CASES, FIELDS, ROWS, null_rows
-from conftest import SOAK
+from conftest import examples
 from penstock.catalog import tables
 from penstock.catalog.database import Database
 from penstock.catalog.odata_sql import (
@@ -186,7 +186,7 @@ def test_functions_and_fields_that_are_null_keep_no_row(db: Connection, text: st
     assert found(db, options_text(text)) == expected
 
 
-@settings(max_examples=2_000 if SOAK else 150)
+@settings(max_examples=examples(150, soak=2_000))
 @given(spec=odata_oracle.filters())
 def test_random_filters_return_the_rows_of_the_oracle(
     on_sqlite: Connection, on_postgresql: Connection, spec: odata_oracle.Spec
@@ -242,7 +242,7 @@ def test_large_filters_are_accepted_by_both_databases(db: Connection, name: str)
     assert found(db, options_text(text)) == expected
 
 
-@settings(max_examples=300 if SOAK else 30)
+@settings(max_examples=examples(30, soak=300))
 @given(data=st.data())
 def test_deeply_nested_filters_are_accepted_by_sqlite(on_sqlite: Connection, data: st.DataObject) -> None:
     """SQLite has the lower limit of both databases: its parser stack holds a hundred entries."""

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conftest import SOAK
+from conftest import examples
 from penstock.core import result_schema
 from penstock.core.result_schema import (
     MAX_DESCRIBED,
@@ -355,7 +355,7 @@ def in_json_words(error: dict[str, Any]) -> dict[str, Any]:
     return error | {"actual": actual and re.sub("(date|datetime|binary)$", "object", actual)}
 
 
-@settings(max_examples=2_000 if SOAK else 200)
+@settings(max_examples=examples(200, soak=2_000))
 @given(results(), st.booleans(), st.integers(1, 4))
 def test_check_batches_and_check_rows_agree_on_random_results(result: Any, strict: bool, at_once: int) -> None:
     fields, table, rows = result
@@ -364,7 +364,7 @@ def test_check_batches_and_check_rows_agree_on_random_results(result: Any, stric
     assert [in_json_words(error) for error in found.errors] == list(want.errors)
 
 
-@settings(max_examples=1_000 if SOAK else 100)
+@settings(max_examples=examples(100, soak=1_000))
 @given(results(), st.booleans())
 def test_schema_mismatches_hold_for_every_row_with_a_value(result: Any, strict: bool) -> None:
     fields, table, rows = result

@@ -22,6 +22,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conftest import examples
 from penstock.core import selector
 from penstock.core.selector import (
     And,
@@ -735,7 +736,7 @@ CONDITIONS = st.recursive(
 )
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=examples(250, soak=2_500))
 @given(CONDITIONS)
 def test_selector_random_conditions_agree_on_all_engines(parquet: ds.Dataset, text: str) -> None:
     judge(text, parquet)
@@ -744,7 +745,7 @@ def test_selector_random_conditions_agree_on_all_engines(parquet: ds.Dataset, te
 WORDS = st.sampled_from(["a", "1", "'x'", "(", ")", "AND", "NOT", "IN", ",", "=", "-", "LIKE", "IS", "NULL", "BETWEEN"])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300, soak=3_000))
 @given(st.text(max_size=40) | st.lists(WORDS).map(" ".join))
 def test_selector_parse_of_any_text_returns_tree_or_raises_invalid(text: str) -> None:
     try:

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from conftest import SOAK
+from conftest import examples
 from engines.append_cases import (
     CASES,
     DOUBLE,
@@ -447,7 +447,7 @@ def results(draw: st.DrawFn, function: str, input_type: pa.DataType) -> pa.DataT
     return money(draw(st.sampled_from([38, max(scale, input_type.precision)])), scale)
 
 
-@settings(max_examples=200 if SOAK else 6, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(6, soak=200), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(append=random_appends())
 def test_write_append_random_groups_match_the_oracle(runner: AppendRunner, append: AppendInput) -> None:
     half = append.table.num_rows // 2

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock
-from conftest import SOAK
+from conftest import QUICK, SOAK
 from engines import merge_oracle
 from engines.merge_cases import CASES, SCENARIOS, SOURCE, TARGET, WORDS, Case, ExpectedError, files, rows
 from engines.merge_oracle import Row
@@ -70,8 +70,11 @@ def test_merge_oracle_each_case_returns_expected_rows(case: Case) -> None:
 
 
 def parametrize_cases(cases: Iterable[Case], left_out: Callable[[Case], bool]) -> pytest.MarkDecorator:
-    """Parametrize every case with every engine; Spark omits some cases except in a soak run."""
-    pairs = [(case, engine) for case in cases for engine in ENGINES if engine != "spark" or SOAK or not left_out(case)]
+    """Parametrize every case with every engine; Spark omits some cases except in a soak run, and quick runs omit them."""
+    full = {"spark"} if SOAK else set()
+    if not QUICK:
+        full |= {*ENGINES} - {"spark"}
+    pairs = [(case, engine) for case in cases for engine in ENGINES if engine in full or not left_out(case)]
     return pytest.mark.parametrize(("case", "engine"), pairs, ids=str)
 
 

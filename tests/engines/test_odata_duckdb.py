@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from catalog import odata_oracle
 from catalog.odata_cases import CASES, ROWS
-from conftest import SOAK
+from conftest import examples
 from penstock.core.odata import Collection, FieldKind, QueryOptions, options
 from penstock.core.registry.query import WRAPPER_PARAMETER_PREFIX
 from penstock.core.result_schema import FieldType, ResultField
@@ -129,7 +129,7 @@ def _fold_by_character() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_fold_by_character")
-@settings(max_examples=3_000 if SOAK else 150)
+@settings(max_examples=examples(150, soak=3_000))
 @given(spec=FILTERS, table_name=st.sampled_from(list(TABLES)))
 def test_page_query_random_filters_match_the_oracle(db: duckdb.DuckDBPyConnection, spec: Any, table_name: str) -> None:
     assert filter_keys(db, TABLES[table_name], odata_oracle.written(spec)) == [

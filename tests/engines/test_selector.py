@@ -22,7 +22,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from conftest import SOAK
+from conftest import SOAK, examples
 from engines.selector_cases import BAD, CONSTANT, DOUBLES, GOOD, NAN, ROWS, SCHEMA, VALUES
 from engines.selector_oracle import truth
 from penstock.core.selector import ArithmeticOperator, Comparison, Node, Wildcard, bind, parse
@@ -313,13 +313,13 @@ MANY = st.lists(CONDITIONS.filter(_is_bound), min_size=1, max_size=20)
 
 
 @pytest.mark.parametrize("evaluate", [evaluate_with_arrow, evaluate_with_duckdb], ids=["arrow", "duckdb"])
-@settings(max_examples=1_000 if SOAK else 25)
+@settings(max_examples=examples(25, soak=1_000))
 @given(texts=MANY, table=TABLES)
 def test_filter_random_conditions_match_the_oracle(evaluate: Evaluate, texts: list[str], table: pa.Table) -> None:
     assert_matches_oracle(evaluate, texts, table)
 
 
-@settings(max_examples=150 if SOAK else 4, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(4, soak=150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(texts=MANY, table=TABLES)
 def test_filter_random_conditions_match_the_oracle_on_spark(
     evaluate_with_spark: Evaluate, texts: list[str], table: pa.Table

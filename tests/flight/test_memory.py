@@ -165,16 +165,18 @@ def test_puts_of_one_user_leave_capacity_to_others(edge: FlightContext) -> None:
 
 def test_calls_of_one_user_leave_capacity_to_other_users(edge: FlightContext) -> None:
     """Of 16 calls a tenant has 12 and a user 9."""
-    with served(limited(edge, streams=16)) as server:
+    held = Held()
+    with served(limited(edge, streams=16), put=held.put) as server:
         streams = Streams(server.address, [(Stuck([ALONE]), None) for _ in range(8)])
         try:
             with Raw(server, token()) as ada, Raw(server, token(user="bob")) as bob:
                 ninth = ada.channel.stream_stream(f"/{SERVICE_NAME}/DoPut")(
                     iter(Stuck([ALONE])), metadata=_bearer(), timeout=SECONDS
                 )
+                for _ in range(9):
+                    assert held.begun.acquire(timeout=SECONDS)
                 with pytest.raises(Refused) as raised:
-                    while True:
-                        ada.act("list_schemas")
+                    ada.act("list_schemas")
                 assert raised.value.sentence == "The limit of 9 concurrent calls is reached. Retry later"
                 assert bob.act("list_schemas") == {"schemas": ["analytics"]}
                 ninth.cancel()

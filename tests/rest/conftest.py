@@ -12,7 +12,10 @@ from penstock.service.auth.tokens import TokenVerifier
 from penstock.service.queries.execution import QueryExecutor
 from penstock.service.queries.sandbox import Sandbox
 from rest.rest_client import SECRET, Client, in_process_client, token
+from support import compiled_routes
 from support.workspaces import WorkspaceFixture
+
+compiled_routes.share()
 
 
 @pytest.fixture

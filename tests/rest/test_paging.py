@@ -15,6 +15,7 @@ from penstock.lake import Lake
 from penstock.rest.app import create_app
 from penstock.rest.context import RestContext
 from penstock.service.auth.tokens import TokenVerifier
+from penstock.service.pipelines.run_worker import RunWorker
 from rest.rest_client import SECRET, Client, in_process_client, token
 from support.workspaces import WorkspaceFixture
 
@@ -32,7 +33,8 @@ def tenant() -> UUID:
 
 @pytest.fixture
 def client(lake: Lake, tenant: UUID) -> Iterator[Client]:
-    context = RestContext.create(lake._workspace, TokenVerifier(SECRET))
+    waiting = RunWorker(lake._workspace, takes_queued_runs=False)  # a run that starts would start Spark
+    context = RestContext.create(lake._workspace, TokenVerifier(SECRET), run_worker=waiting)
     yield Client(in_process_client(create_app(context), None)._send, token(tenant=tenant))
     context.run_worker.close()
     context.query_executor.close()

@@ -83,9 +83,20 @@ class QueryService:
         return self.send("DELETE", f"/queries/executions/{id}", **caller)
 
 
+@pytest.fixture(scope="module")
+def one_slot_sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    """Start one sandbox for all tests of the module. A cancelled query ends its process, not the sandbox."""
+    data = str(tmp_path_factory.mktemp("executions") / "data")
+    sandbox = Sandbox(data, LIMITS, ready_processes=1, max_running=1, max_waiting=100)
+    yield sandbox
+    sandbox.close()
+
+
 @pytest.fixture
-def service(local: Lake, edge: RestContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[QueryService]:
-    sandbox = Sandbox(str(tmp_path / "data"), LIMITS, ready_processes=1, max_running=1, max_waiting=100)
+def service(
+    local: Lake, edge: RestContext, one_slot_sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[QueryService]:
+    sandbox = one_slot_sandbox
     take_process, processes = sandbox._take_process, list[int]()
 
     def recorded() -> Any:
@@ -103,7 +114,6 @@ def service(local: Lake, edge: RestContext, tmp_path: Path, monkeypatch: pytest.
         finally:
             for id in service.ids(role=Role.ADMIN):
                 service.cancel(id, role=Role.ADMIN)
-    sandbox.close()
 
 
 def assert_cancelled(response: httpx.Response) -> None:

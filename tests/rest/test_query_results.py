@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope, Send
 
-from conftest import SOAK
+from conftest import examples
 from penstock.core import odata, result_schema
 from penstock.core.caller import Caller, Role
 from penstock.core.registry import gts
@@ -444,7 +444,7 @@ def test_result_cache_separates_requests(client: Client, sql: str, kind: str, va
             )
 
 
-@settings(max_examples=200 if SOAK else 12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(12, soak=200), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.integers(0, 4), min_size=2, max_size=4), st.lists(st.decimals(-9, 9, places=2), min_size=2, max_size=3)
 )

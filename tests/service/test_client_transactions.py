@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Engine, event
 
-from conftest import SOAK
+from conftest import examples
 from faults.failing_parts import Countdown, failing_sql
 from penstock import failpoints
 from penstock.catalog import client_transactions
@@ -975,7 +975,7 @@ programs = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 1), steps), min_
 
 
 @settings(
-    max_examples=200 if SOAK else 12,
+    max_examples=examples(12, soak=200),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(programs)

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import penstock
+from conftest import examples
 from penstock.config import Settings
 from penstock.core.dataset.changes import NewFile
 from penstock.core.dataset.column_stats import ColumnStats
@@ -159,7 +160,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Lake:
 
 
 @pytest.mark.parametrize("data_type", STRATEGIES, ids=str)
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(15, soak=150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_profile_from_stats_matches_values(small: Lake, data_type: pa.DataType, data: st.DataObject) -> None:
     parts = [data.draw(columns(data_type)) for _ in range(data.draw(st.integers(1, 3)))]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from conftest import SOAK
+from conftest import examples
 from penstock.errors import Conflict, Invalid
 from penstock.lake import Dataset, Lake
 from support.workspaces import WorkspaceFixture
@@ -126,7 +126,7 @@ def expected_rows(now: list[tuple[int, str]], write: str, new_rows: dict[int, st
     raise AssertionError(write)
 
 
-@settings(max_examples=300 if SOAK else 40, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40, soak=300), suppress_health_check=[HealthCheck.too_slow])
 @given(words, writes, st.sampled_from(["pyarrow", "duckdb"]))
 def test_random_transactions_match_sequential_model(
     first: dict[int, str], program: list[tuple[str, dict[int, str]]], engine: str

@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from conftest import SOAK
+from conftest import examples
 from penstock.lake import Dataset
 from support.workspaces import WorkspaceFixture
 
@@ -76,7 +76,7 @@ def run(ds: Dataset, model: Model, operation: str, rows_to_write: list[Any] | No
     model.run(operation, rows_to_write)
 
 
-@settings(max_examples=300 if SOAK else 40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40, soak=300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(programs)
 def test_random_history_matches_model_in_every_version(program: list[tuple[str, Any]]) -> None:
     model = Model()

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import bindparam, select
 
-from conftest import SOAK
+from conftest import examples
 from penstock import failpoints
 from penstock.catalog import snapshots
 from penstock.catalog.tables import deletion_vectors
@@ -603,7 +603,7 @@ class Model:
         return [self.ever[pick % len(self.ever)] if self.ever and pick < 30 else 10**6 for pick in picks]
 
 
-@settings(max_examples=300 if SOAK else 30, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(30, soak=300), suppress_health_check=[HealthCheck.too_slow])
 @given(programs)
 def test_random_edits_match_dict_model(program: list[tuple[str, Any]]) -> None:
     with tempfile.TemporaryDirectory() as folder, WorkspaceFixture.make(Path(folder) / "w", None).open() as lake:

@@ -27,7 +27,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conftest import SOAK, not_tested
+from conftest import examples, not_tested
 from penstock.core.dataset.column_stats import ColumnStats, stat_value, to_json
 from penstock.core.dataset.deletion_vector import DeletionVector
 from penstock.errors import NotFound, PenstockError, Unavailable
@@ -425,7 +425,7 @@ conditions = st.tuples(
 )  # fmt: skip
 
 
-@settings(max_examples=200 if SOAK else 15)
+@settings(max_examples=examples(15, soak=200))
 @given(
     st.lists(st.lists(values, min_size=1, max_size=3), min_size=1, max_size=3),
     conditions,

@@ -23,6 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
+from conftest import examples
 from penstock.core.caller import ROLES, Role
 from penstock.errors import Forbidden, Invalid, Unauthenticated, Unavailable
 from penstock.service.auth import jwks, tokens
@@ -401,7 +402,7 @@ def test_token_of_maximum_length_is_accepted(shared: TokenVerifier) -> None:
     assert shared.verify(fitting).tenant == TENANT
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100, soak=1_000))
 @given(st.text() | st.from_regex(r"[A-Za-z0-9_-]*\.[A-Za-z0-9_-]*\.[A-Za-z0-9_-]*", fullmatch=True))
 def test_random_text_is_rejected(sent: str) -> None:
     with pytest.raises(Unauthenticated):
@@ -413,7 +414,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200, soak=2_000))
 @given(st.sampled_from(["tenant_id", "sub", "roles", "iss", "aud", "exp", "nbf", "iat", "jti"]), json_values)
 def test_random_signed_claims_are_accepted_or_rejected(name: str, value: Any) -> None:
     verifier = TokenVerifier(SECRET, clock=Clock())

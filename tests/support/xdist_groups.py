@@ -1,11 +1,12 @@
-"""Distribute tests over processes: one runs all that need Spark, one all that need a browser, one all attacks on a server, one all tests of the wheel; others are assigned singly.
+"""Distribute tests over processes: one runs all that need Spark, one all that need a browser, one all attacks on a server, one all tests of the wheel.
 
-A worker process has collected its tests and can read their fixtures; the scheduling process has only their names. (The groups of pytest-xdist are made for this, but pytest 9.2 leaves them without effect: pytest-xdist, issue 1386.)
+The groups start first, then each slow test by itself, then the other tests in batches of one module: so all processes end at about the same time. A worker process has collected its tests and can read their fixtures; the scheduling process has only their names. (The groups of pytest-xdist are made for this, but pytest 9.2 leaves them without effect: pytest-xdist, issue 1386.)
 """
 
 import json
 import os
 import tempfile
+from collections import Counter
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,48 +14,71 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-_SHARES = {
+_GROUPS = ("spark", "browser", "package", "overload")  # in the order in which they start
+_GROUP_BY_FIXTURE = {
     "spark": "spark",
     "spark_cluster": "spark",
     "chromium": "browser",
     "attacked_server": "overload",
     "wheel": "package",  # three environments are installed once
-}  # by fixture
-_grouped: dict[str, str] = {}  # group by test id
+}
+_BATCH_SIZE = 8  # the scheduler takes longer for each assignment than many tests do
+_grouped: dict[str, str] = {}  # group or batch by test id
 _groups_file = pytest.StashKey[Path]()
 
 
 class GroupScheduler(LoadScopeScheduling):
-    """Assign the largest group first."""
+    """Assign groups and batches in the order of their first tests."""
 
-    def __init__(self, config: pytest.Config, log: Any, response: Path) -> None:
+    def __init__(self, config: pytest.Config, log: Any, groups: Path) -> None:
+        config.option.loadscopereorder = False  # `arrange` sorts the tests
         super().__init__(config, log)
-        self._reported = response
+        self._reported = groups
 
     @cached_property
-    def _shares(self) -> dict[str, str]:
-        shares: dict[str, str] = json.loads(self._reported.read_bytes())
-        return shares
+    def _groups(self) -> dict[str, str]:
+        groups: dict[str, str] = json.loads(self._reported.read_bytes())
+        return groups
+
+    def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
+        super().mark_test_complete(node, item_index, duration)
+        assigned = self.assigned_work[node]  # the scheduler counts the tests in it after each test
+        group = self._split_scope(self.registered_collections[node][item_index])
+        if all(assigned[group].values()):
+            del assigned[group]
 
     def _split_scope(self, nodeid: str) -> str:
-        return self._shares.get(nodeid, nodeid)
+        return self._groups.get(nodeid, nodeid)
 
 
 def groups_file(config: pytest.Config) -> Path:
     """Return the file with the groups of tests that the scheduler reads."""
     if _groups_file not in config.stash:
-        folder = tempfile.TemporaryDirectory(prefix="penstock-shares-")
+        folder = tempfile.TemporaryDirectory(prefix="penstock-groups-")
         config.add_cleanup(folder.cleanup)
-        config.stash[_groups_file] = Path(folder.name) / "shares.json"
+        config.stash[_groups_file] = Path(folder.name) / "groups.json"
     return config.stash[_groups_file]
 
 
-def note(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Record the groups of tests; one worker writes them for the scheduler, before it has all the names."""
-    _grouped.update({item.nodeid: share for item in items if (share := _share(item))})
-    configured: dict[str, Any] = getattr(config, "workerinput", {})
-    if configured.get("workerid") == "gw0":
-        Path(configured["shares"]).write_text(json.dumps(_grouped))
+def arrange(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Record the group of each test and sort the tests: groups, slow tests, batches.
+
+    One worker writes the groups for the scheduler, before the scheduler has all the names.
+    """
+    _grouped.update({item.nodeid: group for item in items if (group := _group(item))})
+    worker_input: dict[str, Any] | None = getattr(config, "workerinput", None)
+    if worker_input is None:
+        return
+    sizes = Counter[str]()
+    for item in items:
+        if item.nodeid not in _grouped and not item.get_closest_marker("slow"):
+            module = item.nodeid.partition("::")[0]
+            _grouped[item.nodeid] = f"{module} {sizes[module] // _BATCH_SIZE}"
+            sizes[module] += 1
+    ranks = {group: rank for rank, group in enumerate(_GROUPS)}
+    items.sort(key=lambda item: ranks.get(_grouped.get(item.nodeid, ""), len(ranks) + (item.nodeid in _grouped)))
+    if worker_input["workerid"] == "gw0":
+        Path(worker_input["groups"]).write_text(json.dumps(_grouped))
 
 
 def assert_grouped() -> None:
@@ -65,10 +89,10 @@ def assert_grouped() -> None:
     )
 
 
-def _share(item: pytest.Item) -> str | None:
+def _group(item: pytest.Item) -> str | None:
     """Return the group of a test by its fixtures, or by a parameter that names an engine."""
     for name in getattr(item, "fixturenames", ()):
-        if name in _SHARES:
-            return _SHARES[name]
+        if name in _GROUP_BY_FIXTURE:
+            return _GROUP_BY_FIXTURE[name]
     chosen = item.callspec.params.values() if hasattr(item, "callspec") else ()
     return "spark" if any(isinstance(value, str) and "spark" in value.lower() for value in chosen) else None
