@@ -93,7 +93,7 @@ def postgres_url() -> Iterator[str]:
 
 @pytest.fixture
 def edit_mode() -> str:
-    """How edits change files. A module that tests edits overrides this fixture, to run in both modes."""
+    """Return the edit mode of workspaces. A module that tests edits overrides this fixture, to run in both modes."""
     return "auto"
 
 

@@ -165,7 +165,7 @@ def test_random_edits_match_model_in_every_version(lake: Lake, seed: int | None)
     history.check()
     history.dataset.append(history._table([history._new_row()]))
     history._commit(history._read(history.dataset.version))
-    kept = max(1, len(history.versions) // 2)
-    report = sweep(lake._workspace, lake.caller, RetentionPolicy(versions=kept, grace=_NO_GRACE), execute=True)
-    assert report.versions == len(history.versions) - kept
-    history.check(first=len(history.versions) - kept + 1)
+    retained = max(1, len(history.versions) // 2)
+    report = sweep(lake._workspace, lake.caller, RetentionPolicy(versions=retained, grace=_NO_GRACE), execute=True)
+    assert report.versions == len(history.versions) - retained
+    history.check(first=len(history.versions) - retained + 1)
