@@ -19,7 +19,7 @@ from penstock.core.dataset.edit_policy import EditMode, EditPolicy
 from penstock.core.names import STORED_ROW_ID_COLUMN
 from penstock.lake import Dataset, Lake
 
-ENGINES = ("pyarrow", "spark")
+ENGINES = ("pyarrow", "duckdb", "spark")
 SEEDS = [1, 2, *(f"fresh {number}" for number in range(10 if SOAK else 1))]
 STRATEGIES = ("upsert", "insert", "update", "full_merge", "deduplicate")
 SetEditMode = Callable[[EditMode], None]
@@ -47,6 +47,7 @@ def case_parameters() -> list[Any]:
         for case in CASES
         if not case.plain_only
         for engine in ENGINES
+        if engine != "duckdb"  # test_merge_deletion_vectors.py has its cases
         if SOAK or (case.ids if engine == "spark" else not case.twin)
         for mode in (EditMode.MARK, EditMode.REWRITE)
     ]
