@@ -368,7 +368,7 @@ def test_compact_in_a_random_history_keeps_rows_row_ids_and_versions(program: li
             match operation:
                 case "append":
                     ds.append(table(*arguments))
-                case "delete":
+                case "delete" if ids:
                     ds.delete(ids)
                 case "update" if ids:
                     ds.update(ids, table(*range(len(ids))))

@@ -33,6 +33,7 @@ _MAX_STEPS = 8  # of one dataset in one pass
 _MAX_SIZE_RATIO = 4.0  # see CompactionPolicy
 _MIN_OVERLAP = 4
 _RECENT_VERSIONS = 100  # searched for the last version that is not a compaction
+_FILE_ERRORS = ("file_missing", "file_unreadable")
 _log = logging.getLogger(__name__)
 
 
@@ -128,15 +129,22 @@ class MaintenanceWorker:
         self._check_urgent_work()
         with self._ws.db.read(caller) as tx:
             targets = snapshots.list_newest(tx)
-        due = [target for target in targets if self._choose_policy(caller, target)]
+        due = [(target, policy) for target in targets if (policy := self._choose_policy(caller, target))]
         if not due:
             return
-        claim = _Claim.take(self._ws, caller, self._holder, due[0].dataset)
+        claim = _Claim.take(self._ws, caller, self._holder, due[0][0].dataset)
         if claim is None:
             return  # another worker maintains this tenant
         try:
-            for target in due:
-                self._compact_dataset(claim, target)
+            for target, policy in due:
+                try:
+                    self._compact_dataset(claim, target, policy)
+                except PenstockError as error:
+                    if error.reason == "lease_ended":
+                        raise
+                    _log.warning("cannot compact dataset %s: %s", target.dataset, error)
+                    if error.reason in _FILE_ERRORS:  # not again before the next version
+                        self._unneeded[target.dataset] = (target.version.number, policy)
         finally:
             claim.end()
 
@@ -162,9 +170,8 @@ class MaintenanceWorker:
         changes = [version for version in versions if version.operation != "compact"]
         return (changes[0] if changes else versions[-1]).committed_at
 
-    def _compact_dataset(self, claim: "_Claim", target: Snapshot) -> None:
-        policy = self._choose_policy(claim.caller, target)
-        for _ in range(_MAX_STEPS if policy else 0):
+    def _compact_dataset(self, claim: "_Claim", target: Snapshot, policy: CompactionPolicy) -> None:
+        for _ in range(_MAX_STEPS):
             self._check_urgent_work()
             begun = time.monotonic()
             result = compact(
