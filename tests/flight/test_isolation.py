@@ -27,9 +27,15 @@ NEW = pa.table({"id": [8, 9], "word": ["eight", None]}, SCHEMA)
 ONE, OTHER = NEW.slice(0, 1), NEW.slice(1, 1)
 
 
+@pytest.fixture(scope="module", params=["mark", "rewrite"])
+def edit_mode(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    with open_house(WorkspaceFixture.make(tmp_path_factory.mktemp("isolation") / "workspace", None)) as house:
+def house(tmp_path_factory: pytest.TempPathFactory, edit_mode: str) -> Iterator[House]:
+    folder = tmp_path_factory.mktemp("isolation") / "workspace"
+    with open_house(WorkspaceFixture.make(folder, None, edit_mode)) as house:
         yield house
 
 
@@ -49,7 +55,7 @@ TOUCHES: dict[str, Callable[[ByGrpc, TableFixture, pa.Table, str | None], Any]] 
 @pytest.mark.parametrize("second", TOUCHES)
 @pytest.mark.parametrize("at_large", [False, True])
 def test_concurrent_updates_of_one_row_first_committer_wins(
-    house: House, first: str, second: str, at_large: bool
+    house: House, edit_mode: str, first: str, second: str, at_large: bool
 ) -> None:
     """`at_large`: the first is no transaction at all."""
     table, raw = house.table(), ByGrpc(house.raw)
@@ -60,7 +66,8 @@ def test_concurrent_updates_of_one_row_first_committer_wins(
         raw.act("commit_transaction", {"transaction_id": winner})
     with pytest.raises(Refused) as raised:
         raw.act("commit_transaction", {"transaction_id": loser})
-    assert (raised.value.code, raised.value.reason) == ("ABORTED", "stale_version")
+    reason = "row_conflict" if edit_mode == "mark" else "stale_version"
+    assert (raised.value.code, raised.value.reason) == ("ABORTED", reason)
     assert house.status(loser) == "aborted"
     assert table.words() == {1: "one", 3: None, 4: "four"} | ({2: "eight"} if first == "update" else {})
     assert (table.version, house.strays(table)) == (2, set())
@@ -116,12 +123,16 @@ def again(act: Callable[[], None]) -> int:
 ACCOUNTS, MONEY = 6, 100
 
 
-def test_transfers_between_two_tables_keep_the_total(house: House, client: FlightClient, soak: bool) -> None:
+def test_transfers_between_two_tables_keep_the_total(
+    house: House, client: FlightClient, edit_mode: str, soak: bool
+) -> None:
     schema = pa.schema([("owner", pa.int64()), ("money", pa.int64())])
     banks = [house.table(pa.Table.from_pylist([], schema)) for _ in range(2)]
     for bank in banks:
-        for owner in range(ACCOUNTS):  # each in a file of its own
-            client.insert(bank.dataset.name, [{"owner": owner, "money": MONEY}])
+        accounts = [{"owner": owner, "money": MONEY} for owner in range(ACCOUNTS)]
+        # Rewritten files conflict as a whole, so that each account then has a file of its own.
+        for rows in [accounts] if edit_mode == "mark" else [[account] for account in accounts]:
+            client.insert(bank.dataset.name, rows)
     names, over = [bank.dataset.name for bank in banks], threading.Event()
 
     def balances(tables: TableClient, name: str) -> dict[int, Any]:

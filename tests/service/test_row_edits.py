@@ -438,6 +438,24 @@ def test_transaction_commits_after_compaction_of_its_files(five: Dataset) -> Non
         other.commit()
 
 
+@pytest.mark.parametrize("edit_mode", ["auto"])
+def test_processes_that_update_different_rows_of_one_file_all_commit_at_once(
+    workspace: WorkspaceFixture, soak: bool
+) -> None:
+    """The vectors are united in the commit: no row is located twice."""
+    processes, times = (8, 200) if soak else (4, 15)
+    with workspace.open() as lake:
+        ds = lake.create("demo.shared", table([(n, "old") for n in range(1, 20_001)]))
+        ids = [int(n) for n in np.random.default_rng(5).permutation(20_000)[: processes * times] + 1]
+    located = workspace.race("update_rows", [("demo.shared", ids[i::processes]) for i in range(processes)])
+    assert located == [times] * processes
+    with workspace.open() as lake:
+        ds = lake.dataset("demo.shared")
+        assert held(ds) == {n: (-n, "updated") if n in set(ids) else (n, "old") for n in range(1, 20_001)}
+        newest = ds.current().snapshot.version
+        assert (newest.number, newest.deleted_rows, newest.vector_files) == (1 + len(ids), len(ids), 1)
+
+
 def test_delete_of_all_rows_by_several_writers_drops_the_file(five: Dataset, edit_mode: str) -> None:
     """The last of the writers leaves no row: the file is ended, and no vector is stored for it."""
     delete(five, [1])

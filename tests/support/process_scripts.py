@@ -13,6 +13,7 @@ from uuid import UUID
 from penstock import failpoints
 from penstock.errors import Conflict
 from penstock.lake import Lake
+from penstock.service.datasets.row_edits import RowEdit
 from penstock.storage.data_files import FileSizing
 from support.workspaces import WorkspaceFixture
 
@@ -54,6 +55,22 @@ def add_one(lake: Lake, dataset: str, times: int) -> int:
             except Conflict:
                 conflicts += 1
     return conflicts
+
+
+def update_rows(lake: Lake, dataset: str, ids: list[int]) -> int:
+    """Update rows one by one; return how often a row was located."""
+    ds, located = lake.dataset(dataset), 0
+    find = RowEdit._find
+
+    def count(self: RowEdit, *args: Any) -> Any:
+        nonlocal located
+        located += 1
+        return find(self, *args)
+
+    RowEdit._find = count  # type: ignore[method-assign]
+    for row_id in ids:
+        assert ds.update([row_id], {"id": [-row_id], "word": ["updated"]}).affected == 1
+    return located
 
 
 def append_rows(lake: Lake, dataset: str, first: int, times: int) -> list[int]:

@@ -12,8 +12,9 @@ from typing import Any
 from uuid import uuid4
 
 from penstock.catalog import migrate, retention, snapshots
-from penstock.catalog.database import Database
+from penstock.catalog.database import CatalogTransaction, Database
 from penstock.core.caller import Caller
+from penstock.core.dataset.snapshot import Snapshot
 from penstock.core.progress import Progress, ProgressCallback, ProgressTracker
 from penstock.engines.spark.requirements import SUPPORTED_JAVA_VERSIONS as JAVA
 from penstock.engines.spark.requirements import find_java
@@ -124,6 +125,10 @@ def check_files(ws: Workspace, caller: Caller, progress: ProgressCallback | None
     for name, dataset in names:
         with ws.db.read(caller) as tx:
             held = retention.expired_files(tx, dataset, None)
+            totals = _wrong_totals(snapshots.newest(tx, dataset), tx)
+        if totals:
+            yield CheckResult(str(name), CheckStatus.FAILED, totals, "restore the catalog from a backup")
+            continue
         bad = [file.path for file in held if checksum(ws.store, file.path, tracker.add) != file.checksum]
         if bad:
             yield CheckResult(
@@ -132,6 +137,19 @@ def check_files(ws: Workspace, caller: Caller, progress: ProgressCallback | None
             )  # fmt: skip
         else:
             yield CheckResult(str(name), CheckStatus.OK, f"{len(held)} files have the checksum of their commit")
+
+
+def _wrong_totals(snapshot: Snapshot, tx: CatalogTransaction) -> str:
+    """Compare the totals of a version with its files and deletion vectors; return the difference, or an empty text."""
+    version, files = snapshot.version, snapshots.files(tx, snapshot)
+    deleted = [len(file.deleted) for file in files if file.deleted]
+    stored = (version.files, version.rows, version.deleted_rows, version.vector_files)
+    counted = (len(files), sum(file.live_rows for file in files), sum(deleted), len(deleted))
+    names = ("files", "rows", "deleted rows", "files with deletion vectors")
+    differences = [
+        f"{b:,} {name} instead of {a:,}" for name, a, b in zip(names, stored, counted, strict=True) if a != b
+    ]
+    return f"version {version.number} has {', '.join(differences)}" if differences else ""
 
 
 def _python() -> CheckResult:
