@@ -1,7 +1,9 @@
 """The Flight service in this process, or in a process of its own that can be measured and killed."""
 
+import ctypes
 import gc
 import os
+import re
 import signal
 import threading
 import time
@@ -11,11 +13,13 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
+import pytest
 
 from flight.raw_client import SECONDS, SECRET, TENANT, Raw, token
 from penstock import failpoints
@@ -24,6 +28,7 @@ from penstock.flight.context import CallStats, FlightContext, FlightLimits
 from penstock.flight.service import FlightService
 from penstock.lake import Dataset, Lake
 from penstock.service.auth.tokens import TokenVerifier
+from penstock.service.memory_release import limit_allocator_memory
 from support.workspaces import WorkspaceFixture
 
 ROWS = pa.table(
@@ -183,12 +188,22 @@ def eventually(condition: Callable[[], bool]) -> None:
 
 
 class Child:
-    """The service in a process of its own."""
+    """The service in a process of its own; `measured`: with the allocators of `penstock serve`."""
 
-    def __init__(self, workspace: WorkspaceFixture, **limits: Any) -> None:
+    def __init__(self, workspace: WorkspaceFixture, *, measured: bool = False, **limits: Any) -> None:
         self._talk, theirs = PROCESSES.Pipe()
-        self.process = PROCESSES.Process(target=_serve, args=(workspace, theirs, limits), daemon=True)
-        self.process.start()
+        if measured:
+            # A new interpreter: a forked one has the allocators of the fork server.
+            process = get_context("spawn").Process(
+                target=_serve_measured, args=(workspace, theirs, limits), daemon=True
+            )
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")
+                process.start()
+            self.process: BaseProcess = process
+        else:
+            self.process = PROCESSES.Process(target=_serve, args=(workspace, theirs, limits), daemon=True)
+            self.process.start()
         theirs.close()
         assert self._talk.poll(SECONDS), "it does not start"
         self.address: str = self._talk.recv()
@@ -199,12 +214,13 @@ class Child:
         assert self._talk.recv() == step
 
     def memory(self) -> dict[str, int | str]:
-        """Return the memory of the process in MiB, by the view of the kernel, of Arrow and of the budget."""
+        """Return the memory of the process in MiB, by the view of the kernel, of Arrow, of malloc and of the budget."""
         self._talk.send(_MEMORY)
         pools: dict[str, int | str] = self._talk.recv()
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         fields = dict(line.split(":", 1) for line in status.splitlines())
-        return {name: int(fields[name].split()[0]) >> 10 for name in ("VmHWM", "RssAnon", "RssFile")} | pools
+        names = ("VmHWM", "RssAnon", "RssFile", "RssShmem")
+        return {name: int(fields[name].split()[0]) >> 10 for name in names} | pools
 
     def kill(self) -> None:
         self.process.kill()
@@ -239,24 +255,47 @@ class Child:
             over.set()
             hampering.join()
 
-    def peak(self, do: Callable[[], object]) -> int:
-        """Return the peak memory during an action, in bytes."""
+    def peak(self, do: Callable[[], object]) -> "MemoryPeak":
+        """Return the peak memory during an action."""
         Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
-        do()
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        (line,) = (line for line in status.splitlines() if line.startswith("VmHWM:"))
-        return int(line.split()[1]) << 10
+        samples, over = [self.memory()], threading.Event()
+
+        def sample() -> None:
+            while not over.wait(0.2):
+                samples.append(self.memory())
+
+        sampling = threading.Thread(target=sample)
+        sampling.start()
+        try:
+            do()
+        finally:
+            over.set()
+            sampling.join()
+        samples.append(self.memory())
+        highest = max(samples, key=lambda figures: int(figures["RssAnon"]))
+        return MemoryPeak(int(samples[-1]["VmHWM"]) << 20, highest)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPeak:
+    bytes: int  # the highest resident memory
+    figures: dict[str, int | str]  # the sample with the highest anonymous memory, in MiB
 
 
 @contextmanager
-def child(workspace: WorkspaceFixture, **limits: Any) -> Iterator[Child]:
-    served = Child(workspace, **limits)
+def child(workspace: WorkspaceFixture, *, measured: bool = False, **limits: Any) -> Iterator[Child]:
+    served = Child(workspace, measured=measured, **limits)
     try:
         yield served
     finally:
         if served.process.is_alive():
             served.process.kill()
         served.process.join()
+
+
+def _serve_measured(workspace: WorkspaceFixture, talk: Connection, limits: dict[str, Any]) -> None:
+    limit_allocator_memory()
+    _serve(workspace, talk, limits)
 
 
 def _serve(workspace: WorkspaceFixture, talk: Connection, limits: dict[str, Any]) -> None:
@@ -283,5 +322,29 @@ def _pools(lake: Lake) -> dict[str, int | str]:
         "pool_peak": (pool.max_memory() or 0) >> 20,
         "arrow_total": pa.total_allocated_bytes() >> 20,
         "reserved": lake._workspace.memory.used_bytes >> 20,
+        **_malloc_figures(),
         "garbage_counts": str(gc.get_count()),
     }
+
+
+def _malloc_figures() -> dict[str, int | str]:
+    """Return the number of arenas of glibc, and their size and free memory in MiB."""
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, "malloc_info"):
+        return {}
+    libc.open_memstream.restype = ctypes.c_void_p
+    text, size = ctypes.c_char_p(), ctypes.c_size_t()
+    stream = ctypes.c_void_p(libc.open_memstream(ctypes.byref(text), ctypes.byref(size)))
+    libc.malloc_info(0, stream)
+    libc.fclose(stream)
+    report = (text.value or b"").decode()
+    libc.free(text)
+    totals = report.rpartition("</heap>")[2]  # of all arenas
+    figures = {
+        "arenas_size": r'<system type="current" size="(\d+)"',
+        "arenas_free": r'<total type="rest" count="\d+" size="(\d+)"',
+        "malloc_mapped": r'<total type="mmap" count="\d+" size="(\d+)"',
+    }
+    matches = {name: re.search(pattern, totals) for name, pattern in figures.items()}
+    sizes: dict[str, int | str] = {name: int(match[1]) >> 20 for name, match in matches.items() if match}
+    return {"arenas": report.count("<heap nr"), **sizes}
