@@ -17,6 +17,7 @@ from penstock.cli import cli
 from penstock.flight import table_actions, transaction_actions
 from penstock.rest.metrics import Metrics
 from penstock.rest.route_execution import RouteExecutor
+from penstock.rest.worker_metrics import WorkerMetrics
 from penstock.service.doctor import JAVA
 from penstock.service.transactions.client import ClientTransactions
 from support.doc_pages import PAGES, ROOT, text
@@ -140,7 +141,7 @@ def test_flight_page_names_every_action(sqlite_workspace: WorkspaceFixture) -> N
 def test_operations_page_lists_exactly_the_metrics(sqlite_workspace: WorkspaceFixture) -> None:
     with sqlite_workspace.open() as lake:
         metrics = Metrics(lake._run_worker, lake._query_executor, RouteExecutor(), lake._workspace.memory)
-        families = list(metrics.registry.collect())
+        families = [*metrics.registry.collect(), *WorkerMetrics().registry.collect()]
     there = {f"{each.name}_total" if each.type == "counter" else each.name for each in families}
     table = re.findall(r"`(penstock_[a-z_]+)`", text("docs/operations.md"))
     roles = {"penstock_app", "penstock_owner", "penstock_service", "penstock_backup"}  # of PostgreSQL
