@@ -20,5 +20,7 @@ def test_check_files_reports_a_lost_deletion_vector(three_rows: Dataset) -> None
         tx.execute(delete(deletion_vectors).where(tenant_filter(deletion_vectors), of_dataset), dataset=three_rows.id)
     (result,) = check_files(ws, lake.caller)
     assert result.state is CheckStatus.FAILED
-    expected = "version 2 has 3 rows instead of 2, 0 deleted rows instead of 1, 0 files with deletion vectors instead of 1"
+    expected = (
+        "version 2 has 3 rows instead of 2, 0 deleted rows instead of 1, 0 files with deletion vectors instead of 1"
+    )
     assert result.found == expected

@@ -72,9 +72,9 @@ def scan_with_row_ids(
     store: FileStore, file: DataFile, schema: pa.Schema, *, batch_rows: int = BATCH_ROWS
 ) -> Iterator[pa.RecordBatch]:
     """Read the rows of one file with their ids in the stored row id column, to rewrite the file."""
-    names = [*schema.names, STORED_ROW_ID_COLUMN]
+    stored_schema = schema.append(pa.field(STORED_ROW_ID_COLUMN, pa.int64(), nullable=False))
     for batch in _FileReader(store, schema, None, batch_rows, row_ids=True).read(file):
-        yield batch.rename_columns(names)
+        yield pa.RecordBatch.from_arrays(batch.columns, schema=stored_schema)
 
 
 def _read_files(
