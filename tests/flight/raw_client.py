@@ -74,8 +74,10 @@ class Refused(Exception):
 class Raw:
     """Calls of one caller. Checks that no error message contains internals."""
 
-    def __init__(self, server: FlightServer, sent: str | None = None, *, channel: Any = None) -> None:
-        self._server, self._sent = server, sent
+    def __init__(
+        self, server: FlightServer, sent: str | None = None, *, channel: Any = None, seconds: float = SECONDS
+    ) -> None:
+        self._server, self._sent, self._seconds = server, sent, seconds
         workspace = server.address.split("://")[1]
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1)]
         self.channel = channel or grpc.insecure_channel(workspace, options)
@@ -120,7 +122,7 @@ class Raw:
         own = [("authorization", f"Bearer {self._sent}")] if self._sent else []
         return {
             "metadata": [*own, *((name.replace("_", "-"), value) for name, value in headers.items())],
-            "timeout": SECONDS,
+            "timeout": self._seconds,
         }
 
     def _guarded(self, call: Any) -> Any:

@@ -305,7 +305,7 @@ def test_insert_memory_does_not_grow_with_length(
     batch = pa.record_batch({f"n{k}": numbers for k in range(25)})  # 200 bytes a row
     with (
         child(sqlite_workspace, measured=True) as served,
-        Raw(served, token()) as raw,
+        Raw(served, token(), seconds=300) as raw,  # 2 GB on a busy machine
         flight_client(served.address, token()) as client,
     ):
         client.create("a.b", batch.schema)

@@ -23,7 +23,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 from penstock.core.dataset.changes import DataFile
-from penstock.service.memory_release import anonymous_memory_bytes
+from penstock.service.memory_release import anonymous_memory_bytes, release_free_memory
 from penstock.storage.file_store import LocalStore
 from penstock.storage.scan import scan
 
@@ -45,7 +45,8 @@ def read(files, batches, seconds):
     return growth, rows
 
 base = 0
-read(files[:1], 0, 0)  # modules and threads that every scan needs
+list(scan(LocalStore(folder), files[:1], schema, columns=["c0"], read_ahead=False))  # loads modules, starts threads
+release_free_memory()  # else the free blocks of the first scan would hide the growth
 base = anonymous_memory_bytes()
 print(json.dumps(read(files, 10, 0.2)))
 """

@@ -30,7 +30,7 @@ _SAMPLE_BATCH_ROWS = 32 << 10  # rows per read of a sample
 
 # Memory of one scan. `tests/storage/test_scan_memory.py` measures both.
 _READ_AHEAD_BYTES = 32 << 20  # of decoded batches that wait for the consumer
-SCAN_BYTES = 4 * MAX_BATCH_BYTES  # encoded pages, and a batch as it is decoded, cast and filtered
+SCAN_BYTES = 6 * MAX_BATCH_BYTES  # encoded pages, a batch as it is decoded, cast and filtered, and free blocks
 READ_AHEAD_SCAN_BYTES = SCAN_BYTES + _READ_AHEAD_BYTES + MAX_BATCH_BYTES  # the last batch may exceed the limit
 
 ROW_ID_FIELD = pa.field(ROW_ID_COLUMN, pa.int64(), nullable=False)
