@@ -26,7 +26,7 @@ demo: $(READY)     ## run the demo end to end in a new demo-workspace
 serve: $(READY) demo-workspace  ## serve the demo's workspace with its web page
 	@$(BIN)/penstock serve --dev --workspace demo-workspace/lake
 
-quick: $(READY)    ## run the tests that need no Spark, PostgreSQL, browser or container (about 90 seconds)
+quick: $(READY)    ## run the tests that need no Spark, PostgreSQL, browser or container
 	@PENSTOCK_QUICK=1 $(PYTEST) -q -m '$(QUICK)' $(T)
 
 test: $(READY)     ## run all tests, or some: make test T=tests/rest
