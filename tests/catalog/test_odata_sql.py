@@ -291,12 +291,13 @@ def test_pages_of_an_order_contain_every_row_once(db: Connection) -> None:
 def test_position_of_a_row_is_followed_by_the_rows_after_it(db: Connection, text: str) -> None:
     keys = sort_keys(read(("$orderby", text)).orderby if text else (), COLUMNS, [things.c.k])
     statement = select(things.c.k).where(tenant_filter(things))
-    rows = db.execute(prepare_search(statement, keys, None).page, {"tenant": TENANT}).all()
+    parameters = {"tenant": TENANT, "page_limit": 1000, "page_offset": 0}
+    rows = db.execute(prepare_search(statement, keys, None).page, parameters).all()
     for index, row in enumerate(rows):
         key = row[1:]
         page = prepare_search(statement, keys, tuple(value is None for value in key)).page
         values = {f"after{number}": value for number, value in enumerate(key) if value is not None}
-        assert db.execute(page, {"tenant": TENANT, **values}).all() == rows[index + 1 :]
+        assert db.execute(page, {**parameters, **values}).all() == rows[index + 1 :]
 
 
 def test_order_of_a_not_null_column_matches_its_index() -> None:

@@ -27,6 +27,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from conftest import examples
 from penstock.core import odata, result_schema
+from penstock.core.bounded_cache import BoundedCache
 from penstock.core.caller import Caller, Role
 from penstock.core.registry import gts
 from penstock.lake import Lake
@@ -37,7 +38,6 @@ from penstock.rest.routes import query_results
 from penstock.service.memory_budget import MemoryBudget
 from penstock.service.queries.execution import QueryExecutor, QueryRequest
 from penstock.service.queries.result_buffer import ResultBuffer
-from penstock.service.queries.result_cache import ResultCache
 from penstock.service.queries.sandbox import QueryLimits, Sandbox
 from rest.rest_client import TENANT, Client, in_process_client, token
 from rest.test_serve import served
@@ -488,7 +488,7 @@ def test_result_cache_entry_has_size_of_its_rows(client: Client, edge: RestConte
 def test_result_memory_is_released_after_send_or_disconnect(edge: RestContext, client: Client) -> None:
     path = registered(client, "SELECT range AS id FROM range(1000000)", [field("id")])
     budget = edge.workspace.memory
-    edge.query_executor._cache = ResultCache(0)
+    edge.query_executor._cache = BoundedCache(0)
     seen = list[int]()
 
     async def watched(scope: Scope, receive: Receive, send: Send) -> None:

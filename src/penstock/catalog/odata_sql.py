@@ -300,6 +300,7 @@ def prepare_search(statement: Select[Any], keys: tuple[SortKey, ...], nulls: tup
     """Return the statements of a search with all its conditions."""
     values = [key.value.label(f"sort_key_{number}") for number, key in enumerate(keys)]
     page = statement.order_by(*(key.order() for key in keys)).add_columns(*values)
+    page = page.limit(bindparam("page_limit", type_=Integer)).offset(bindparam("page_offset", type_=Integer))
     return PreparedSearch(statement, page if nulls is None else page.where(follows(keys, nulls)), keys)
 
 
@@ -385,8 +386,9 @@ def search_page(
     """
     skip = max(options.skip - len(added), 0)  # rows that come before the page, wherever the added items are
     position = position_values(search.keys, options.after)
-    limited = search.page.limit(options.top + 1 + len(added)).offset(skip)
-    keyed = [(tuple(row)[-len(search.keys) :], row) for row in tx.all(limited, **values, **position)]
+    limits = {"page_limit": options.top + 1 + len(added), "page_offset": skip}
+    rows = tx.all(search.page, **values, **position, **limits)
+    keyed = [(tuple(row)[-len(search.keys) :], row) for row in rows]
     items: list[tuple[tuple[Any, ...], T]] = [*added, *((key, from_row(row)) for key, row in keyed)]
     if added:
 

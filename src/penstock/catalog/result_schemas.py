@@ -14,6 +14,7 @@ from penstock.catalog.odata_sql import Children, Columns
 from penstock.catalog.tables import gts_queries, gts_schema_fields, gts_schema_versions, gts_schemas
 from penstock.catalog.tenant_guard import insert_for_tenant, tenant_filter
 from penstock.catalog.versioned_store import RevisionStore, folded_texts
+from penstock.core.bounded_cache import BoundedCache
 from penstock.core.odata import Collection, FieldKind, Fields, QueryOptions
 from penstock.core.paging import SearchPage
 from penstock.core.registry import gts
@@ -21,6 +22,10 @@ from penstock.core.registry.lifecycle import LifecycleState
 from penstock.core.registry.schema_entry import SchemaDraft, SchemaEntry, SchemaRevision
 from penstock.core.result_schema import fields_from_json
 from penstock.errors import Conflict
+
+_ENTRY_CACHE_BYTES = 8 << 20  # of a process
+_FIELD_BYTES = 300  # estimated memory of a parsed field
+_entries = BoundedCache[SchemaEntry](_ENTRY_CACHE_BYTES)
 
 _s, _f, _q = gts_schemas.c, gts_schema_fields.c, gts_queries.c
 
@@ -131,7 +136,8 @@ class SchemaStore(RevisionStore[SchemaEntry, SchemaRevision]):
         prepare = self._prepare_cached if odata_sql.is_small(condition) else self.prepare_search
         nulls, omitted = odata_sql.null_positions(options), self._omitted_columns(options)
         search = prepare(condition, options.orderby, options.search, nulls, omitted)
-        page = odata_sql.search_page(tx, search, options, self.from_row, added, **values)
+        from_row = self.from_row if omitted else self._cached_from_row
+        page = odata_sql.search_page(tx, search, options, from_row, added, **values)
         if page.count is None or not built_in:
             return page
         whole = dataclasses.replace(options, after=None)
@@ -147,6 +153,20 @@ class SchemaStore(RevisionStore[SchemaEntry, SchemaRevision]):
             "metadata": draft.metadata,
             "state": draft.state.value,
         }
+
+    def find(self, tx: CatalogTransaction, id: UUID) -> SchemaEntry:
+        return self._select_one(tx, self._find, id, self._cached_from_row)
+
+    def _cached_from_row(self, row: Row[Any]) -> SchemaEntry:
+        """Return the entry of a complete row. A revision is parsed once, while the cache has it."""
+        key = (row.id, row.version, row.updated_at)
+        entry = _entries.get(key)
+        if entry is None:
+            entry = self.from_row(row)
+            draft = entry.draft
+            texts = 2 * len(draft.description or "") + 4 * len(repr(draft.metadata))
+            _entries.put(key, entry, len(draft.fields) * _FIELD_BYTES + texts)
+        return entry
 
     def from_row(self, row: Row[Any]) -> SchemaEntry:
         return SchemaEntry(

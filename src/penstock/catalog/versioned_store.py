@@ -6,7 +6,7 @@ entries to rows and adds its own rules.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
@@ -260,9 +260,15 @@ class VersionedStore(ABC, Generic[E]):
         except IntegrityError:  # a concurrent transaction took the name
             raise self._name_taken(values, variant) from None
 
-    def _select_one(self, tx: CatalogTransaction, statement: Select[Any], id: UUID) -> E:
+    def _select_one(
+        self,
+        tx: CatalogTransaction,
+        statement: Select[Any],
+        id: UUID,
+        from_row: Callable[[Row[Any]], E] | None = None,
+    ) -> E:
         if row := tx.first(statement, entry=id):
-            return self.from_row(row)
+            return (from_row or self.from_row)(row)
         raise self.not_found(id)
 
     def _name_taken(self, values: dict[str, Any], variant: str = "") -> AlreadyExists:

@@ -159,7 +159,17 @@ def to_json_value(value: Any) -> Any:
 
 def as_json(value: Any) -> bytes:
     """Serialize to UTF-8. A lone surrogate, which UTF-8 cannot encode, becomes its JSON escape."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8", "backslashreplace")
+    return encode_json(as_json_text(value))
+
+
+def as_json_text(value: Any) -> str:
+    """Serialize to text."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def encode_json(text: str) -> bytes:
+    """Encode serialized JSON in UTF-8."""
+    return text.encode("utf-8", "backslashreplace")
 
 
 async def _handle_penstock_error(request: Request, error: Exception) -> Response:

@@ -1,12 +1,12 @@
 """Media types of request and response bodies, and content negotiation."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fastapi import Response
 
 from penstock.errors import Invalid
-from penstock.rest.problems import as_json
+from penstock.rest.problems import as_json, as_json_text, encode_json
 
 JSON = "application/json"
 XML = "application/xml"
@@ -29,6 +29,20 @@ FILE_FORMATS = {
 def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Return a JSON response."""
     return Response(as_json(value), status, headers, JSON)
+
+
+def spliced_json_response(
+    head: Mapping[str, Any], name: str, items: Iterable[str], tail: Mapping[str, Any], headers: Mapping[str, str]
+) -> Response:
+    """Return a JSON object with the members of `head`, a list of items that are serialized already, and `tail`."""
+    members = [as_json_text(dict(head))[1:-1], f'"{name}": [{", ".join(items)}]', as_json_text(dict(tail))[1:-1]]
+    return Response(encode_json(f"{{{', '.join(filter(None, members))}}}"), 200, headers, JSON)
+
+
+def prefixed_json_response(head: Mapping[str, Any], text: str, status: int, headers: Mapping[str, str]) -> Response:
+    """Return a JSON object with the members of `head`, followed by those of a serialized object."""
+    members = [as_json_text(dict(head))[1:-1], text[1:-1]]
+    return Response(encode_json(f"{{{', '.join(filter(None, members))}}}"), status, headers, JSON)
 
 
 def content_type(header: str | None) -> str:

@@ -34,10 +34,18 @@ def entity_response(
     status: int = 200,
     *,
     entity_set: odata.EntitySet | None = None,
+    as_text: Callable[[Any], str] | None = None,
 ) -> Response:
-    """Return an entity with its version as ETag, and with the context URL of its entity set."""
+    """Return an entity with its version as ETag, and with the context URL of its entity set.
+
+    Args:
+        as_text: returns the serialized JSON of the entity, if that is faster than to serialize it
+    """
     context = {"@odata.context": odata.entity_context(entity_set)} if entity_set else {}
-    return media_types.json_response({**context, **entity.as_json()}, status, _with_etag(entity, headers))
+    tagged = _with_etag(entity, headers)
+    if as_text:
+        return media_types.prefixed_json_response(context, as_text(entity), status, tagged)
+    return media_types.json_response({**context, **entity.as_json()}, status, tagged)
 
 
 def conditional_response(
@@ -46,12 +54,13 @@ def conditional_response(
     headers: Mapping[str, str] | None = None,
     *,
     entity_set: odata.EntitySet | None = None,
+    as_text: Callable[[Any], str] | None = None,
 ) -> Response:
     """Return an entity, or 304 Not Modified if the client has this version already."""
     tagged = _with_etag(entity, headers)
     if is_not_modified(request, tagged["etag"]):
         return Response(status_code=304, headers=tagged)
-    return entity_response(entity, headers, entity_set=entity_set)
+    return entity_response(entity, headers, entity_set=entity_set, as_text=as_text)
 
 
 def deprecation_headers(entry: LifecycleEntry) -> dict[str, str]:

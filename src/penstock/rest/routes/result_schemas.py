@@ -30,6 +30,7 @@ from penstock.rest.requests.bodies import (
 from penstock.rest.requests.preconditions import if_match
 from penstock.rest.requests.query_params import bool_param, query_params
 from penstock.rest.responses import odata_page, revisions
+from penstock.rest.responses.entity_json import entity_json
 from penstock.rest.route_execution import Lane, in_lane
 from penstock.rest.routes.datasets import open_upload
 from penstock.rest.routes.queries import parameter_values
@@ -64,7 +65,7 @@ _PATCH_TYPES = {
 def search(request: Request, caller: CallerDep) -> Response:
     ws = context_of(request).workspace
     return odata_page.search_response(
-        request, ENTITY_SET, lambda options: schemas.search(ws, caller, options), SchemaEntry.as_json
+        request, ENTITY_SET, lambda options: schemas.search(ws, caller, options), SchemaEntry.as_json, entity_json
     )
 
 
@@ -113,7 +114,8 @@ def infer(
 @router.get("/{id}", **docs.SHOW_SCHEMA)
 def show(request: Request, caller: CallerDep, id: SchemaKey) -> Response:
     entry = schemas.show(context_of(request).workspace, caller, id)
-    return revisions.conditional_response(request, entry, _deprecation_headers(request, entry), entity_set=ENTITY_SET)
+    headers = _deprecation_headers(request, entry)
+    return revisions.conditional_response(request, entry, headers, entity_set=ENTITY_SET, as_text=entity_json)
 
 
 @router.put("/{id}", **docs.REPLACE_SCHEMA)

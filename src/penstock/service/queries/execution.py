@@ -14,6 +14,7 @@ from penstock import cancellation
 from penstock.catalog.database import CatalogTransaction
 from penstock.catalog.result_schemas import schema_store
 from penstock.core import result_schema
+from penstock.core.bounded_cache import BoundedCache
 from penstock.core.caller import Caller, Role
 from penstock.core.odata import Fields, QueryOptions
 from penstock.core.registry.query import QueryDraft, RegisteredQuery, assert_runnable
@@ -32,7 +33,6 @@ from penstock.service.queries.resolution import (
     versions_by_name,
 )
 from penstock.service.queries.result_buffer import ResultBuffer
-from penstock.service.queries.result_cache import ResultCache
 from penstock.service.queries.result_page import ResultPage
 from penstock.service.queries.sandbox import ParsedStatement, QueryProcess, Relation, ResultStream, Sandbox, TableRef
 from penstock.service.workspace import Workspace
@@ -91,9 +91,9 @@ class QueryExecutor:
         self._ws, self._sandbox = ws, sandbox or Sandbox(ws.data)
         self.executions = ExecutionRegistry()
         self._resolver = DatasetResolver(ws, self._sandbox)
-        self._cache = ResultCache[QueryRows](cache_bytes)
-        self._columns = ResultCache[pa.Schema](_COLUMN_CACHE_BYTES)
-        self._parsed = ResultCache[ParsedStatement](_COLUMN_CACHE_BYTES)
+        self._cache = BoundedCache[QueryRows](cache_bytes)
+        self._columns = BoundedCache[pa.Schema](_COLUMN_CACHE_BYTES)
+        self._parsed = BoundedCache[ParsedStatement](_COLUMN_CACHE_BYTES)
         self._buffer = ResultBuffer(ws.memory)
         self._on_validation: ValidationCallback = lambda _valid, _seconds: None
         self._on_query: ExecutionCallback = lambda _seconds: None

@@ -7,12 +7,12 @@ from typing import Any
 
 from penstock.catalog import snapshots
 from penstock.catalog.database import CatalogTransaction
+from penstock.core.bounded_cache import BoundedCache
 from penstock.core.caller import Caller
 from penstock.core.dataset.snapshot import Snapshot
 from penstock.core.names import DatasetName
 from penstock.core.registry.query import QueryDatasetRef, RegisteredQuery
 from penstock.errors import Invalid
-from penstock.service.queries.result_cache import ResultCache
 from penstock.service.queries.sandbox import ParsedStatement, QueryProcess, Relation, RelationFile, Sandbox, TableRef
 from penstock.service.workspace import Workspace
 
@@ -34,7 +34,7 @@ class DatasetResolver:
 
     def __init__(self, ws: Workspace, sandbox: Sandbox) -> None:
         self._ws, self._sandbox = ws, sandbox
-        self._relations = ResultCache[Relation](_RELATION_CACHE_BYTES)
+        self._relations = BoundedCache[Relation](_RELATION_CACHE_BYTES)
 
     @contextmanager
     def bind(self, caller: Caller, sql: str, facts: dict[str, Any]) -> Iterator[BoundStatement]:

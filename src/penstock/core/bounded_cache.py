@@ -1,4 +1,4 @@
-"""LRU cache of query results, bounded in bytes. Keys include every input version, so entries never become stale."""
+"""LRU cache that is bounded in bytes. Its users choose keys that include every input, so entries never become stale."""
 
 import sys
 import threading
@@ -11,7 +11,7 @@ _MAX_ENTRY_SHARE = 4  # one entry may take a quarter of the cache
 _ENTRY_OVERHEAD_BYTES = 1_000  # memory of an entry, besides its key and its value
 
 
-class ResultCache(Generic[_Value]):
+class BoundedCache(Generic[_Value]):
     """A cache that threads may share."""
 
     def __init__(self, max_bytes: int) -> None:

@@ -1,11 +1,11 @@
-"""The result cache stays within its memory limit."""
+"""The cache stays within its memory limit."""
 
 import sys
 from collections.abc import Callable, Hashable
 
 import pytest
 
-from penstock.service.queries.result_cache import ResultCache
+from penstock.core.bounded_cache import BoundedCache
 
 ENTRY = 1_000  # about what an entry takes besides its key and value
 
@@ -21,7 +21,7 @@ ENTRY = 1_000  # about what an entry takes besides its key and value
     ids=["values of nothing", "long keys", "long keys inside", "values"],
 )
 def test_cache_stays_within_its_bytes(key: Callable[[int], Hashable], size: int) -> None:
-    cache = ResultCache[int](1 << 20)
+    cache = BoundedCache[int](1 << 20)
     for n in range(5_000):
         cache.put(key(n), n, size)
     one = ENTRY + size + (10_000 if isinstance(key(0), tuple) else 0)
@@ -31,7 +31,7 @@ def test_cache_stays_within_its_bytes(key: Callable[[int], Hashable], size: int)
 
 
 def test_cache_evicts_least_recently_used_entry() -> None:
-    cache = ResultCache[str](8 * (ENTRY + sys.getsizeof(1) + 10))
+    cache = BoundedCache[str](8 * (ENTRY + sys.getsizeof(1) + 10))
     for n in range(8):
         cache.put(n, "x", 0)
         cache.get(0)
@@ -41,7 +41,7 @@ def test_cache_evicts_least_recently_used_entry() -> None:
 
 
 def test_cache_rejects_entry_over_its_share() -> None:
-    cache = ResultCache[str](100_000)
+    cache = BoundedCache[str](100_000)
     cache.put("large", "x", 26_000)
     cache.put("x" * 26_000, "x", 0)
     cache.put("small", "x", 23_000)
@@ -49,7 +49,7 @@ def test_cache_rejects_entry_over_its_share() -> None:
 
 
 def test_put_replaces_entry_of_same_key() -> None:
-    cache = ResultCache[int](10_000)
+    cache = BoundedCache[int](10_000)
     for n in range(100):
         cache.put("key", n, 1_000)
     assert (len(cache), cache.get("key")) == (1, 99)
