@@ -79,6 +79,7 @@ ARGUMENTS = {
     "drop": ["a.b", "--yes"], "merge": ["x.csv", "a.b", "--key", "x"], "infer": ["a.b"], "schema create": ["x.csv"],
     "schema validate": ["x", "x.csv"], "validate": ["x.csv"], "run": ["x.csv"],
     "query": ["x"], "queries create": ["x.csv"], "replace": ["x", "x.csv"], "delete": ["x", "--yes"],
+    "undelete": ["x"],
 }  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import examples
+from engines.selector_oracle import is_double
 from penstock.core import selector
 from penstock.core.selector import (
     And,
@@ -123,6 +124,9 @@ def parquet(tmp_path_factory: pytest.TempPathFactory) -> ds.Dataset:
 # -- the oracle -------------------------------------------------------------------------------------------------------
 
 
+DOUBLES = frozenset(field.name for field in SCHEMA if pa.types.is_floating(field.type))
+
+
 def value(node: Node, row: dict[str, Any]) -> Any:
     """Evaluate the unbound tree for one row; None is unknown. Exact numbers are Fractions, doubles are floats."""
     match node:
@@ -133,10 +137,13 @@ def value(node: Node, row: dict[str, Any]) -> Any:
         case Compare(op, left, right):
             return _compare(op, value(left, row), value(right, row))
         case Between(it, low, high):
-            both = Compare(Comparison.GE, it, low), Compare(Comparison.LE, it, high)
-            return value(And(both), row)
+            operand, low_value, high_value = _in_one_type((it, low, high), row)
+            truths = [_compare(Comparison.GE, operand, low_value), _compare(Comparison.LE, operand, high_value)]
+            return False if False in truths else None if None in truths else True
         case In(it, items):
-            return value(Or(tuple(Compare(Comparison.EQ, it, item) for item in items)), row)
+            operand, *others = _in_one_type((it, *items), row)
+            truths = [_compare(Comparison.EQ, operand, other) for other in others]
+            return True if True in truths else None if None in truths else False
         case Like(it, pattern):
             text = value(it, row)
             regex = "".join({Wildcard.ANY: ".*", Wildcard.ONE: "."}.get(part) or re.escape(part) for part in pattern)
@@ -154,6 +161,14 @@ def value(node: Node, row: dict[str, Any]) -> Any:
         case Arithmetic(op, left, right):
             return _calculate(op, value(left, row), value(right, row))
     raise AssertionError(f"the oracle does not know {node}")
+
+
+def _in_one_type(nodes: tuple[Node, ...], row: dict[str, Any]) -> list[Any]:
+    """Return the values of the operands of one operator: doubles if one of them is a double."""
+    values = [value(node, row) for node in nodes]
+    if not any(is_double(node, DOUBLES) for node in nodes):
+        return values
+    return [None if it is None else float(it) for it in values]
 
 
 def _exact(it: Any) -> Any:

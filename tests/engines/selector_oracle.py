@@ -81,19 +81,19 @@ def _value(node: Node, row: Row, doubles: frozenset[str]) -> Any:
 def _values(nodes: tuple[Node, ...], row: Row, doubles: frozenset[str], as_doubles: bool = False) -> list[Any]:
     """Return the values, converted to doubles if one of them is a double."""
     values = [_value(node, row, doubles) for node in nodes]
-    if not as_doubles and not any(_is_double(node, doubles) for node in nodes):
+    if not as_doubles and not any(is_double(node, doubles) for node in nodes):
         return values
     return [None if value is None else float(value) for value in values]
 
 
-def _is_double(node: Node, doubles: frozenset[str]) -> bool:
+def is_double(node: Node, doubles: frozenset[str]) -> bool:
     match node:
         case Column(name):
             return name in doubles
         case Literal(value):
             return isinstance(value, float)
         case Arithmetic(op, left, right):
-            return op is ArithmeticOperator.DIVIDE or _is_double(left, doubles) or _is_double(right, doubles)
+            return op is ArithmeticOperator.DIVIDE or is_double(left, doubles) or is_double(right, doubles)
     return False
 
 

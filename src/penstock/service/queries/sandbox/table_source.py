@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import accumulate, groupby
 from typing import Any
 
+import numpy.ma  # noqa: F401  # Arrow imports it with the first numpy array, which is too late in a restricted process
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
