@@ -9,14 +9,16 @@ _BY_FIXTURE = {"spark": "spark", "spark_cluster": "cluster", "postgres_url": "po
 _BY_PARAMETER = {"spark": "spark", "postgresql": "postgres"}
 # Modules whose tests start servers or many processes, or kill them at every step. `make quick` leaves them out.
 _SLOW_MODULES = {
+    "catalog/test_conflicts",
     "cli/test_pipeline", "cli/test_query", "cli/test_worker",
     "deployment/test_deployment", "deployment/test_package",
     "docs/test_docs_run",
-    "engines/test_merge_random", "engines/test_selector",
+    "engines/test_merge_deleted_rows", "engines/test_merge_deletion_vectors", "engines/test_merge_random", "engines/test_selector",
     "faults/test_commit_faults", "faults/test_directory_swap", "faults/test_overload", "faults/test_spark_loss",
     "flight/test_atomicity", "flight/test_backpressure", "flight/test_examples", "flight/test_isolation", "flight/test_serve",
     "rest/test_openapi", "rest/test_operations", "rest/test_query_results", "rest/test_runs", "rest/test_serve",
-    "service/test_merge_interference", "service/test_merge_memory", "service/test_run_workers", "service/test_sandbox",
+    "service/test_compact", "service/test_merge_interference", "service/test_merge_memory", "service/test_run_workers",
+    "service/test_sandbox", "service/test_sandbox_deletion_vectors",
     "ui/test_reconnects",
 }  # fmt: skip
 # Tests of other modules that take more than about half a second of CPU time, most of them in processes that they start.
@@ -70,6 +72,9 @@ _SLOW_TESTS = {
         "test_cancel_of_an_execution_that_is_not_visible_equals_an_unknown_one",
         "test_execution_id_chosen_twice_conflicts_and_other_tenants_may_use_it",
         "test_hundreds_of_executions_are_listed_and_cancelled", "test_request_that_waits_for_its_lane_can_be_cancelled",
+    ),
+    "rest/test_middleware": (
+        "test_started_response_has_no_timeout", "test_stalled_client_is_disconnected_without_error",
     ),
     "rest/test_tenant_isolation": ("test_other_tenant_reads_and_changes_nothing",),
     "service/test_client_transactions": ("test_failure_of_nth_database_call_leaves_consistent_state",),
