@@ -45,7 +45,7 @@ class Numbers:
     writing: float  # seconds
 
 
-FULL = Numbers(10_000_000, 128 << 20, (1, 100, 10_000), 9, 20, (1_000_000, 10_000_000, 100_000_000), 32, 10)
+FULL = Numbers(10_000_000, 128 << 20, (1, 100, 10_000), 9, 8, (1_000_000, 10_000_000, 100_000_000), 32, 10)
 QUICK = Numbers(200_000, 1 << 20, (1, 100), 2, 3, (50_000, 200_000), 4, 2)
 
 
@@ -157,22 +157,25 @@ def build(folder: Path, settings: Settings, numbers: Numbers) -> tuple[dict[str,
 class Ids:
     """Hand out ids that were not used before: adjacent ones of the first file, or ids spread over all files."""
 
-    def __init__(self, starts: Sequence[int], rows: int) -> None:
-        self._starts, self._rows, self._used = list(starts), rows, 0
+    def __init__(self, rows: int) -> None:
+        self._is_used = np.zeros(rows, dtype=bool)
 
     def take(self, count: int, placement: str) -> np.ndarray:
-        self._used += count
-        if placement == "in one file":
-            return np.arange(self._used, self._used + count)
-        step = max(self._rows // (count + 1), 1)
-        return (np.arange(count) * step + self._used) % self._rows
+        adjacent = placement == "in one file"
+        first = 0 if adjacent else len(self._is_used) // 32  # the ids before are for adjacent ones
+        step = 1 if adjacent else (len(self._is_used) - first) // (count + 1)
+        ids = first + np.arange(count) * step
+        while self._is_used[ids].any():
+            ids = ids + (count if adjacent else 1)
+        self._is_used[ids] = True
+        return ids
 
 
 def edits(report: Report, systems: dict[str, System], starts: Sequence[int], numbers: Numbers) -> None:
     append = Penstock.append
     ours = systems["Penstock"]
     assert isinstance(ours, Penstock)
-    ids = {name: Ids(starts, numbers.rows) for name in systems}
+    ids = {name: Ids(numbers.rows) for name in systems}
     cases = [
         (operation, count, placement)
         for operation, count, placement in product(OPERATIONS, numbers.counts, PLACEMENTS)
