@@ -33,6 +33,7 @@ _READ_AHEAD_BYTES = 32 << 20  # of decoded batches that wait for the consumer
 SCAN_BYTES = 6 * MAX_BATCH_BYTES  # encoded pages, a batch as it is decoded, cast and filtered, and free blocks
 READ_AHEAD_SCAN_BYTES = SCAN_BYTES + _READ_AHEAD_BYTES + MAX_BATCH_BYTES  # the last batch may exceed the limit
 
+_MASK = pa.field("\x1fremains", pa.bool_())  # names of columns are printable, so no column has this one
 ROW_ID_FIELD = pa.field(ROW_ID_COLUMN, pa.int64(), nullable=False)
 
 
@@ -62,9 +63,10 @@ def scan(
     filters_ids = ROW_ID_COLUMN in filter_columns
     output_schema = output_schema.append(ROW_ID_FIELD) if row_ids else output_schema
     reader = _FileReader(store, needed, where, batch_rows, row_ids or filters_ids, can_prune=not filters_ids)
-    batches = _read_files(reader, files, output_schema)
+    batches = _read_files(reader, files)
     return pa.RecordBatchReader.from_batches(
-        output_schema, read_batches_ahead(batches, _READ_AHEAD_BYTES) if read_ahead else batches
+        output_schema,
+        _finish(read_batches_ahead(batches, _READ_AHEAD_BYTES) if read_ahead else batches, output_schema),
     )
 
 
@@ -74,16 +76,29 @@ def scan_with_row_ids(
     """Read the rows of one file with their ids in the stored row id column, to rewrite the file."""
     stored_schema = schema.append(pa.field(STORED_ROW_ID_COLUMN, pa.int64(), nullable=False))
     for batch in _FileReader(store, schema, None, batch_rows, row_ids=True).read(file):
-        yield pa.RecordBatch.from_arrays(batch.columns, schema=stored_schema)
+        yield pa.RecordBatch.from_arrays(_remove_deleted(batch).columns, schema=stored_schema)
 
 
-def _read_files(
-    reader: "_FileReader", files: Sequence[DataFile], output_schema: pa.Schema
-) -> Generator[pa.RecordBatch]:
+def _read_files(reader: "_FileReader", files: Sequence[DataFile]) -> Generator[pa.RecordBatch]:
     for file in files:
-        for batch in reader.read(file):
-            columns = [batch.column(name) for name in output_schema.names]
+        yield from reader.read(file)
+
+
+def _finish(batches: Iterator[pa.RecordBatch], output_schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Remove deleted rows in the thread of the consumer, while the next batch is decoded in another."""
+    for batch in batches:
+        rows = _remove_deleted(batch)
+        if rows.num_rows:
+            columns = [rows.column(name) for name in output_schema.names]
             yield pa.RecordBatch.from_arrays(columns, schema=output_schema)
+
+
+def _remove_deleted(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Apply the mask in the last column, if the batch has one."""
+    if batch.schema.names[-1:] != [_MASK.name]:
+        return batch
+    mask = batch.column(batch.num_columns - 1)
+    return batch.select(batch.schema.names[:-1]).filter(mask)
 
 
 class _FileReader:
@@ -106,14 +121,21 @@ class _FileReader:
         self._prune = RowGroupFilter(where, schema) if where is not None and can_prune else None
 
     def read(self, file: DataFile) -> Iterator[pa.RecordBatch]:
-        """Yield the matching rows of a file in order, without empty batches."""
+        """Yield the matching rows of a file in order.
+
+        Without a filter, a batch with deleted rows has a last column: the mask of the rows that remain.
+        """
         stores_ids = file.first_row_id is None
         columns = [*self._schema.names, STORED_ROW_ID_COLUMN] if self._row_ids and stores_ids else self._schema.names
         with translate_errors():
             for first_position, stored in read_positions(self._store, file, columns, self._batch_rows, self._prune):
                 # Row ids and positions count all rows of the file, so the filter comes last.
-                rows = remaining(self._to_schema(file, first_position, stored), first_position, file.deleted)
-                matching = rows if self._where is None else rows.filter(self._where)
+                rows = self._to_schema(file, first_position, stored)
+                if self._where is not None:
+                    matching = remaining(rows, first_position, file.deleted).filter(self._where)
+                else:
+                    mask = file.deleted.mask(first_position, rows.num_rows) if file.deleted else None
+                    matching = rows if mask is None else rows.append_column(_MASK, mask)
                 del stored, rows  # nothing but the result stays in memory while the consumer has it
                 if matching.num_rows:
                     yield matching
