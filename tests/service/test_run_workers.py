@@ -195,7 +195,8 @@ def test_requeued_run_is_executed_by_other_worker(lake: Lake, submitter: RunWork
     assert record(lake, handle.run.id).state is RunState.QUEUED
     worker.start()
     assert submitter.wait(handle, 60)
-    assert (handle.error, tries(lake, handle.run.id), lake.dataset("demo.copy").version) == (None, 2, 1)
+    assert (handle.error, lake.dataset("demo.copy").version) == (None, 1)
+    assert tries(lake, handle.run.id) >= 2  # on a busy machine a heartbeat may be late, and the run is taken once more
 
 
 # -- remote execution ------------------------------------------------------------------------------------------------

@@ -16,10 +16,11 @@ _SLOW_MODULES = {
     "engines/test_merge_deleted_rows", "engines/test_merge_deletion_vectors", "engines/test_merge_random", "engines/test_selector",
     "faults/test_commit_faults", "faults/test_directory_swap", "faults/test_overload", "faults/test_spark_loss",
     "flight/test_atomicity", "flight/test_backpressure", "flight/test_examples", "flight/test_isolation", "flight/test_serve",
-    "rest/test_openapi", "rest/test_operations", "rest/test_query_results", "rest/test_runs", "rest/test_serve",
+    "rest/test_openapi", "rest/test_operations", "rest/test_paging", "rest/test_query_executions", "rest/test_query_results",
+    "rest/test_runs", "rest/test_serve", "rest/test_undelete",
     "service/test_compact", "service/test_merge_interference", "service/test_merge_memory", "service/test_run_workers",
     "service/test_sandbox", "service/test_sandbox_deletion_vectors",
-    "ui/test_reconnects",
+    "storage/test_import_files", "ui/test_reconnects",
 }  # fmt: skip
 # Tests of other modules that take more than about half a second of CPU time, most of them in processes that they start.
 _SLOW_TESTS = {
@@ -67,12 +68,6 @@ _SLOW_TESTS = {
         "test_query_run_above_the_row_limit_is_rejected", "test_query_run_after_close_is_rejected",
         "test_query_run_with_schema_violation_returns_no_rows", "test_register_failure_leaves_no_result_schema",
     ),
-    "rest/test_query_executions": (
-        "test_cancel_kills_the_running_query_and_frees_its_slot",
-        "test_cancel_of_an_execution_that_is_not_visible_equals_an_unknown_one",
-        "test_execution_id_chosen_twice_conflicts_and_other_tenants_may_use_it",
-        "test_hundreds_of_executions_are_listed_and_cancelled", "test_request_that_waits_for_its_lane_can_be_cancelled",
-    ),
     "rest/test_middleware": (
         "test_started_response_has_no_timeout", "test_stalled_client_is_disconnected_without_error",
     ),
@@ -80,10 +75,6 @@ _SLOW_TESTS = {
     "service/test_client_transactions": ("test_failure_of_nth_database_call_leaves_consistent_state",),
     "service/test_memory_release": ("test_release_free_memory_returns_freed_blocks_of_all_threads",),
     "service/test_streaming_inserts": ("test_insert_memory_does_not_grow_with_stream",),
-    "storage/test_import_files": (
-        "test_arrow_with_corrupt_bytes_is_read_or_rejected", "test_highly_compressed_file_is_read_in_bounded_memory",
-        "test_parquet_with_a_wrong_footer_is_read_or_rejected", "test_parquet_with_corrupt_pages_is_read_or_rejected",
-    ),
 }  # fmt: skip
 
 
