@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from itertools import accumulate, groupby
 from typing import Any
 
-import numpy.ma  # noqa: F401  # Arrow imports it with the first numpy array, which is too late in a restricted process
+# Arrow imports numpy.ma and pyarrow.acero when they are first used, which is too late in a restricted process.
+import numpy.ma  # noqa: F401
 import pyarrow as pa
+import pyarrow.acero
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
