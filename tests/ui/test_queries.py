@@ -406,6 +406,28 @@ def test_column_header_sorts_preview_and_result(visit: Visit, rest: httpx.Client
             page.get_by_role("button", name="Try changes").click()
 
 
+def test_column_header_keeps_the_focus_when_it_is_drawn_again(visit: Visit, rest: httpx.Client) -> None:
+    rest.post("/datasets?name=shop.many", content="n\n1\n2", headers={"content-type": "text/csv"}).raise_for_status()
+    id = _register_query(rest, "Many", "SELECT n FROM shop.many", _create_schema(rest, "Numbers", n="number"))
+    page = visit(f"/queries/{id}", Role.VIEWER)
+    page.get_by_role("button", name="Run", exact=True).click()
+    button = page.get_by_label("Many", exact=True).get_by_role("columnheader", name="n · ").get_by_role("button")
+    button.focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_label("Many", exact=True).get_by_role("columnheader")).to_have_attribute(
+        "aria-sort", "ascending"
+    )
+    for _ in range(150):  # a page may change long after the user has sorted a table
+        page.evaluate("() => new Promise(requestAnimationFrame)")
+    expect(button).to_be_focused()
+    button.evaluate("button => button.replaceWith(button.cloneNode(true))")
+    expect(button).to_be_focused()
+    page.get_by_role("heading", level=1).click()
+    button.evaluate("button => button.replaceWith(button.cloneNode(true))")
+    page.evaluate("() => new Promise(requestAnimationFrame)")
+    expect(button).not_to_be_focused()
+
+
 def test_result_pages_keep_versions_of_first_page(visit: Visit, rest: httpx.Client) -> None:
     rest.post("/datasets?name=shop.many", content="n\n" + "\n".join(map(str, range(250))), headers={"content-type": "text/csv"}).raise_for_status()  # fmt: skip
     id = _register_query(rest, "Many", "SELECT n FROM shop.many", _create_schema(rest, "Numbers", n="number"))

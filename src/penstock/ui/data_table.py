@@ -23,20 +23,12 @@ _CELL = """
   @click="() => $parent.$emit('open-value', [props.row['#'], props.col.name])">{{ props.value }}</button>
 <span v-else>{{ props.value }}</span></q-td>
 """
-# The arrow of the sort order is CSS, so that it is not part of the column's name.
+# The arrow of the sort order is CSS, so that it is not part of the column's name. `penstock.js` keeps the focus on the
+# button when the header is drawn again.
 _HEADER_CELL = """
 <q-th :props="props" :aria-sort="props.col.order"><button type="button" class="penstock-sort" :data-sort="props.col.name"
   :data-order="props.col.order" title="Sort by this column"
   @click="() => $parent.$emit('sort-by', props.col.name)">{{ props.col.label }}</button></q-th>
-"""
-# Header cells are drawn again whenever the page changes, which takes their focus away.
-_FOCUS_HEADER = """
-const focus = frames => {
-  const button = getHtmlElement(%d)?.querySelector('[data-sort="%d"]');
-  if (button && document.activeElement === document.body) button.focus();
-  if (frames) requestAnimationFrame(() => focus(frames - 1));
-};
-focus(100)
 """
 
 
@@ -149,12 +141,6 @@ class DataTable(ui.table):
         result = self._on_sort(SortOrder(name, descending=is_ascending))
         if isinstance(result, Awaitable):
             await result
-
-    def focus_header(self, column: str) -> None:
-        """Set the focus to the header of a column, after a table has replaced the one that the user clicked."""
-        index = next((index for index, candidate in enumerate(self._table_columns) if candidate.name == column), None)
-        if index is not None:
-            self.client.run_javascript(_FOCUS_HEADER % (self.id, index))
 
     async def _open_value(self, row_index: int, column_index: str) -> None:
         """Show a long value in a dialog."""

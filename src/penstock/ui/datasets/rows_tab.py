@@ -97,9 +97,7 @@ class RowsTab:
             with container:
                 page_rows = order.sort(rows) if order else rows
                 name = f"Rows of {self._dataset['name']}"
-                table = show_table(self._columns, page_rows, name=name, on_sort=show_sorted, order=order)
-                if order:
-                    table.focus_header(order.column)
+                show_table(self._columns, page_rows, name=name, on_sort=show_sorted, order=order)
                 if order and (has_more or skip):
                     ui.label("Only the rows of this page are sorted.").classes("text-sm quiet")
 

@@ -78,7 +78,7 @@ def show_result(
     paged: bool = True,
     on_sort: Callable[[SortOrder], Any] | None = None,
     order: SortOrder | None = None,
-) -> "ResultTable":
+) -> None:
     """Show a table and a chart in tabs.
 
     Args:
@@ -87,19 +87,15 @@ def show_result(
         paged: Show the rows in pages; False if they are one page already.
         on_sort: Sorts the whole result; by default the rows are sorted here.
         order: The sort order of the rows.
-
-    Returns:
-        The table.
     """
     with ui.tabs().props("dense no-caps inline-label align=left").classes("w-full") as tabs:
         table = ui.tab("Table", icon="table_rows")
         chart = ui.tab("Chart", icon="bar_chart")
     with ui.tab_panels(tabs, value=table, animated=False).classes("w-full bg-transparent"):
         with ui.tab_panel(table).classes("p-0 pt-2"):
-            result_table = ResultTable(rows, name, len(rows.values) if not paged else PAGE_ROWS, on_sort, order)
+            _ResultTable(rows, name, len(rows.values) if not paged else PAGE_ROWS, on_sort, order)
         with ui.tab_panel(chart).classes("p-0 pt-2"):
             _ResultChart(rows, name)
-    return result_table
 
 
 def show_error(message: str) -> None:
@@ -109,7 +105,7 @@ def show_error(message: str) -> None:
         ui.label(formatting.to_sentence(message)).classes("break-anywhere")
 
 
-class ResultTable:
+class _ResultTable:
     """A table of rows in pages."""
 
     def __init__(
@@ -135,21 +131,15 @@ class ResultTable:
         self._container = ui.column().classes("w-full gap-2")
         self._move(0)
 
-    def focus_order(self) -> None:
-        """Set the focus to the header of the sorted column, which the user has clicked."""
-        if self._order:
-            self._table.focus_header(self._order.column)
-
     def _sort(self, order: SortOrder) -> None:
         self._values, self._order = order.sort(self._values), order
         self._move(0)
-        self.focus_order()
 
     def _move(self, skip: int) -> None:
         values, page_rows = self._values, self._page_rows
         self._container.clear()
         with self._container:
-            self._table = show_table(
+            show_table(
                 self._columns,
                 values[skip : skip + page_rows],
                 name=self._name,

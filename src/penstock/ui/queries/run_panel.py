@@ -63,7 +63,6 @@ class RunPanel:
         self._schema = str(schema["name"]) if schema else "its schema"
         self._previous_urls: list[str] = []  # URLs of the previous pages
         self._applied_order = ""  # $orderby of the rows that are shown
-        self._table: result_view.ResultTable | None = None
         self._first_rows: list[int] = [0]  # number of the first row of each page
         self._entries = [to_entry(parameter) for parameter in query["parameters"]]
         self._form = ParameterForm(self._entries, declaring=False, on_change=lambda: None)
@@ -91,8 +90,6 @@ class RunPanel:
         """Run the query again with the order of a column; all rows are sorted, not only those of the page."""
         self._order.value = f"{order.column} desc" if order.descending else order.column
         await self.run()
-        if self._table and not self._outcome.is_deleted:
-            self._table.focus_order()
 
     def _build_url(self, **options: str) -> str:
         options |= {"filter": self._filter.value.strip(), "orderby": self._order.value.strip()}
@@ -129,14 +126,13 @@ class RunPanel:
                 await self._load(self._previous_urls.pop())
 
         self._outcome.clear()
-        self._table = None
         with self._outcome:
             validation_report.show_report(validation_report.RowsReport(self._schema, None if rows else 0, 0, ()))
             read = ", ".join(f"{name} v{version}" for name, version in response["@penstock.versions"].items())
             ui.label(f"{formatting.format_count(len(rows), 'row')} on this page · read {read or 'no dataset'}").classes(
                 "text-sm quiet"
             )
-            self._table = result_view.show_result(
+            result_view.show_result(
                 result_view.from_result(response, self._fields),
                 self._query["name"],
                 paged=False,
@@ -151,7 +147,6 @@ class RunPanel:
         if self._outcome.is_deleted:
             return
         self._outcome.clear()
-        self._table = None
         with self._outcome:
             if error.code in validation_report.MISMATCH_CODES:
                 validation_report.show_report(validation_report.report_from_error(error, self._schema))
