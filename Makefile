@@ -33,9 +33,9 @@ test: $(READY)     ## run all tests, or some: make test T=tests/rest
 	@tools/system-packages
 	@$(PYTEST) $(T)
 
-soak: $(READY)     ## run all tests with the full numbers
+soak: $(READY)     ## run the random, fault and load tests with their full numbers
 	@tools/system-packages
-	@PENSTOCK_SOAK=1 $(PYTEST) $(T)
+	@PENSTOCK_SOAK=1 $(PYTEST) -m soak $(T)
 
 check: $(READY)    ## check style, types, words, imports and generated pages
 	@$(BIN)/ruff check .
@@ -54,6 +54,7 @@ bench: $(BENCH)    ## measure Penstock beside other tools, in one run
 	@$(BIN)/python bench/merge_spark.py
 	@$(BIN)/python bench/pipeline.py
 	@$(BIN)/python bench/registry.py
+	@$(BIN)/python bench/serve.py
 	@$(BIN)/python bench/queries.py
 	@$(BIN)/python bench/flight.py
 	@$(BIN)/python bench/overload.py

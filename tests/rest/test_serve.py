@@ -30,8 +30,10 @@ from rest.rest_client import SECRET, bearer, check_response, token
 
 SCRIPT = "from penstock.cli import cli, main; from penstock.cli.serve import serve; cli.add_command(serve); {}main()"
 SLOW = (  # a route that prints when it begins and answers later
-    "import time; from fastapi import APIRouter; from penstock.rest import app; r = APIRouter(); "
-    "r.add_api_route('/slow', lambda seconds: (print('begun', flush=True), time.sleep(float(seconds)), 'done')[2]); "
+    "import time; from fastapi import APIRouter, Request, Response; from penstock.rest import app; r = APIRouter(); "
+    "wait = lambda request: time.sleep(float(request.query_params['seconds'])); "
+    "slow = lambda request: (print('begun', flush=True), wait(request), Response('done'))[2]; "
+    "slow.__annotations__ = {'request': Request}; r.add_api_route('/slow', slow); "
     "app.ROUTERS += (r,); app.PUBLIC_ROUTERS += (r,); "
 )
 

@@ -1,4 +1,7 @@
-"""Mark tests by what they start, so that `-m` can leave it out: spark, cluster, postgres, browser, container, slow."""
+"""Mark tests by what they start, so that `-m` can leave it out: spark, cluster, postgres, browser, container, slow.
+
+The marker `soak` selects the tests that do more in `make soak`.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -102,3 +105,14 @@ def _markers(item: pytest.Item) -> Iterator[str]:
         yield "container"
     if is_slow_module(item.path) or item.name.partition("[")[0] in _SLOW_TESTS.get(module, ()):
         yield "slow"
+    if _does_more_in_soak(item):
+        yield "soak"
+
+
+def _does_more_in_soak(item: pytest.Item) -> bool:
+    function = getattr(item, "obj", None)
+    return (
+        "soak" in getattr(item, "fixturenames", ())
+        or getattr(function, "is_hypothesis_test", False)
+        or hasattr(getattr(item, "module", None), "SOAK")  # parameters or numbers of its tests depend on it
+    )

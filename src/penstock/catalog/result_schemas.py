@@ -108,8 +108,9 @@ class SchemaStore(RevisionStore[SchemaEntry, SchemaRevision]):
         if after.draft.state is LifecycleState.ARCHIVED and before.draft.state is not LifecycleState.ARCHIVED:
             _assert_unreferenced(tx, before.id)
         super().replace(tx, before, after, action, reason)
-        tx.execute(_DELETE_FIELDS, schema=before.id)
-        _insert_fields(tx, after)
+        if after.draft.fields != before.draft.fields:
+            tx.execute(_DELETE_FIELDS, schema=before.id)
+            _insert_fields(tx, after)
 
     def remove(self, tx: CatalogTransaction, entry: SchemaEntry) -> None:
         """Delete a result schema. The caller has locked it with `find_for_update`.

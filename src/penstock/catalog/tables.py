@@ -3,7 +3,9 @@
 Every table has `tenant_id`. It is the first column of every unique key except keys of ids that the server generates.
 """
 
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -46,6 +48,31 @@ class UtcTimestamp(TypeDecorator[datetime]):
         timestamp: datetime = value
         return timestamp.astimezone(UTC) if timestamp.tzinfo else timestamp.replace(tzinfo=UTC)
 
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any] | None:
+        if dialect.name == "sqlite":  # stores text without a time zone
+            return _parse_utc_text
+        return super().result_processor(dialect, coltype)
+
+
+def _parse_utc_text(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(f"{text}+00:00")
+
+
+class CatalogUuid(Uuid[UUID]):
+    """A UUID. SQLite stores text; a text that occurs often, such as the id of a tenant, is parsed once."""
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any] | None:
+        if dialect.name == "sqlite":
+            return _parse_uuid_text
+        return super().result_processor(dialect, coltype)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def _parse_uuid_text(text: str | None) -> UUID | None:
+    return None if text is None else _cached_uuid(text)
+
+
+_cached_uuid = lru_cache(maxsize=4_096)(UUID)
+
 
 Json = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
 OrderedJson = JSON(none_as_null=True)  # members keep their order, on PostgreSQL too
@@ -58,7 +85,7 @@ def text_c(length: int | None = None) -> String:
 
 
 def _tenant_column() -> Column[UUID]:
-    return Column("tenant_id", Uuid, nullable=False)
+    return Column("tenant_id", CatalogUuid, nullable=False)
 
 
 def _foreign_key(parent: str, *columns: str) -> ForeignKeyConstraint:
@@ -83,7 +110,7 @@ datasets = Table(
     "datasets",
     metadata,
     _tenant_column(),
-    Column("dataset_id", Uuid, nullable=False),
+    Column("dataset_id", CatalogUuid, nullable=False),
     Column("schema_name", String(128), nullable=False),
     Column("table_name", String(128), nullable=False),
     Column("name_key", String(257), nullable=False),  # lower case; names are compared without case
@@ -93,12 +120,12 @@ datasets = Table(
     Column("next_row_id", BigInteger, nullable=False),
     Column("next_file_no", BigInteger, nullable=False),
     Column("created_at", UtcTimestamp, nullable=False),
-    Column("created_by", Uuid, nullable=False),
+    Column("created_by", CatalogUuid, nullable=False),
     Column("updated_at", UtcTimestamp, nullable=False),
-    Column("updated_by", Uuid, nullable=False),
+    Column("updated_by", CatalogUuid, nullable=False),
     Column("dropped_at", UtcTimestamp),
     Column("dropped_commit_no", BigInteger),
-    Column("locked_by", Uuid),  # the only writer that may commit until `locked_until`
+    Column("locked_by", CatalogUuid),  # the only writer that may commit until `locked_until`
     Column("locked_until", UtcTimestamp),
     Column("cluster_by", Text),  # JSON array of column names; NULL: none
     PrimaryKeyConstraint("tenant_id", "dataset_id"),
@@ -117,7 +144,7 @@ dataset_schemas = Table(
     "dataset_schemas",
     metadata,
     _tenant_column(),
-    Column("dataset_id", Uuid, nullable=False),
+    Column("dataset_id", CatalogUuid, nullable=False),
     Column("schema_no", Integer, nullable=False),
     Column("fields", Text, nullable=False),  # core.schema.to_fields, as JSON
     PrimaryKeyConstraint("tenant_id", "dataset_id", "schema_no"),
@@ -128,7 +155,7 @@ dataset_versions = Table(
     "dataset_versions",
     metadata,
     _tenant_column(),
-    Column("dataset_id", Uuid, nullable=False),
+    Column("dataset_id", CatalogUuid, nullable=False),
     Column("version", BigInteger, nullable=False),
     Column("commit_no", BigInteger, nullable=False),
     Column("schema_no", Integer, nullable=False),
@@ -142,7 +169,7 @@ dataset_versions = Table(
     Column("deleted_rows", BigInteger, nullable=False, server_default="0"),  # rows of its files that vectors delete
     Column("vector_files", BigInteger, nullable=False, server_default="0"),  # files with a deletion vector
     Column("created_at", UtcTimestamp, nullable=False),
-    Column("created_by", Uuid, nullable=False),
+    Column("created_by", CatalogUuid, nullable=False),
     Column("author", String(320), nullable=False),  # display name of created_by
     Column("swept_at", UtcTimestamp),  # NULL: the version can be read
     PrimaryKeyConstraint("tenant_id", "dataset_id", "version"),  # of concurrent writers, one inserts base + 1
@@ -154,7 +181,7 @@ data_files = Table(
     "data_files",
     metadata,
     _tenant_column(),
-    Column("dataset_id", Uuid, nullable=False),
+    Column("dataset_id", CatalogUuid, nullable=False),
     Column("file_no", BigInteger, nullable=False),
     Column("path", String(512), nullable=False),
     Column("rows", BigInteger, nullable=False),
@@ -178,7 +205,7 @@ deletion_vectors = Table(
     "deletion_vectors",
     metadata,
     _tenant_column(),
-    Column("dataset_id", Uuid, nullable=False),
+    Column("dataset_id", CatalogUuid, nullable=False),
     Column("file_no", BigInteger, nullable=False),
     Column("begin_version", BigInteger, nullable=False),
     Column("end_version", BigInteger),  # NULL: live
@@ -195,7 +222,7 @@ file_ranges = Table(
     "file_ranges",
     metadata,
     _tenant_column(),
-    Column("dataset_id", Uuid, nullable=False),
+    Column("dataset_id", CatalogUuid, nullable=False),
     Column("column_no", SmallInteger, nullable=False),  # position in the schema; -1: the row ids
     Column("coordinate", BigInteger, nullable=False),
     Column("file_no", BigInteger, nullable=False),
@@ -220,7 +247,7 @@ leases = Table(
     "leases",
     metadata,
     _tenant_column(),
-    Column("lease_id", Uuid, nullable=False),
+    Column("lease_id", CatalogUuid, nullable=False),
     Column("holder", String(200), nullable=False),  # host and process, for display
     Column("started_at", UtcTimestamp, nullable=False),
     Column("heartbeat_at", UtcTimestamp, nullable=False),
@@ -233,8 +260,8 @@ transactions = Table(
     "transactions",
     metadata,
     _tenant_column(),
-    Column("id", Uuid, nullable=False),
-    Column("user_id", Uuid, nullable=False),
+    Column("id", CatalogUuid, nullable=False),
+    Column("user_id", CatalogUuid, nullable=False),
     Column("state", String(20), nullable=False),
     Column("commit_no", BigInteger, nullable=False),
     Column("auto_commit", Boolean, nullable=False),
@@ -255,9 +282,9 @@ audit = Table(
     "audit",
     metadata,
     _tenant_column(),
-    Column("audit_id", Uuid, nullable=False),
+    Column("audit_id", CatalogUuid, nullable=False),
     Column("at", UtcTimestamp, nullable=False),
-    Column("user_id", Uuid, nullable=False),
+    Column("user_id", CatalogUuid, nullable=False),
     Column("author", String(320), nullable=False),
     Column("action", String(40), nullable=False),
     Column("commit_no", BigInteger),
@@ -271,7 +298,7 @@ gts_schemas = Table(
     "gts_schemas",
     metadata,
     _tenant_column(),
-    Column("id", Uuid, nullable=False),
+    Column("id", CatalogUuid, nullable=False),
     Column("type_id", text_c(255), nullable=False),
     Column("name", text_c(500), nullable=False),
     Column("name_lower", text_c(1500), nullable=False),
@@ -285,9 +312,9 @@ gts_schemas = Table(
     Column("state", text_c(50), nullable=False, server_default="ACTIVE"),
     Column("state_changed_at", UtcTimestamp, nullable=False),
     Column("created_at", UtcTimestamp, nullable=False),
-    Column("created_by", Uuid, nullable=False),
+    Column("created_by", CatalogUuid, nullable=False),
     Column("updated_at", UtcTimestamp, nullable=False),
-    Column("updated_by", Uuid, nullable=False),
+    Column("updated_by", CatalogUuid, nullable=False),
     Column("version", Integer, nullable=False, server_default="1"),
     Column("deleted_at", UtcTimestamp),
     PrimaryKeyConstraint("id"),
@@ -312,7 +339,7 @@ gts_schema_versions = Table(
     "gts_schema_versions",
     metadata,
     _tenant_column(),
-    Column("schema_id", Uuid, nullable=False),
+    Column("schema_id", CatalogUuid, nullable=False),
     Column("version", Integer, nullable=False),
     Column("name", text_c(500), nullable=False),
     Column("description", text_c()),
@@ -322,7 +349,7 @@ gts_schema_versions = Table(
     Column("change", String(40), nullable=False),  # create, update, or the name of a transition
     Column("reason", text_c()),
     Column("changed_at", UtcTimestamp, nullable=False),
-    Column("changed_by", Uuid, nullable=False),
+    Column("changed_by", CatalogUuid, nullable=False),
     Column("author", String(320), nullable=False),  # display name of changed_by
     PrimaryKeyConstraint("tenant_id", "schema_id", "version"),
     ForeignKeyConstraint(["tenant_id", "schema_id"], ["gts_schemas.tenant_id", "gts_schemas.id"]),
@@ -333,7 +360,7 @@ gts_schema_fields = Table(
     "gts_schema_fields",
     metadata,
     _tenant_column(),
-    Column("schema_id", Uuid, nullable=False),
+    Column("schema_id", CatalogUuid, nullable=False),
     Column("position", Integer, nullable=False),
     Column("name", text_c(128), nullable=False),
     Column("type", text_c(20), nullable=False),
@@ -348,7 +375,7 @@ gts_queries = Table(
     "gts_queries",
     metadata,
     _tenant_column(),
-    Column("id", Uuid, nullable=False),
+    Column("id", CatalogUuid, nullable=False),
     Column("name", text_c(500), nullable=False),
     Column("name_lower", text_c(1500), nullable=False),
     Column("name_upper", text_c(1500), nullable=False),
@@ -359,13 +386,13 @@ gts_queries = Table(
     Column("sql", text_c(), nullable=False),
     Column("parameters", Json, nullable=False),  # Parameter.as_json
     Column("reads", Json, nullable=False),  # QueryDatasetRef.as_json
-    Column("returns_schema_id", Uuid, nullable=False),
+    Column("returns_schema_id", CatalogUuid, nullable=False),
     Column("state", text_c(50), nullable=False, server_default="ACTIVE"),
     Column("state_changed_at", UtcTimestamp, nullable=False),
     Column("created_at", UtcTimestamp, nullable=False),
-    Column("created_by", Uuid, nullable=False),
+    Column("created_by", CatalogUuid, nullable=False),
     Column("updated_at", UtcTimestamp, nullable=False),
-    Column("updated_by", Uuid, nullable=False),
+    Column("updated_by", CatalogUuid, nullable=False),
     Column("version", Integer, nullable=False, server_default="1"),
     Column("deleted_at", UtcTimestamp),
     PrimaryKeyConstraint("id"),
@@ -388,19 +415,19 @@ gts_query_versions = Table(
     "gts_query_versions",
     metadata,
     _tenant_column(),
-    Column("query_id", Uuid, nullable=False),
+    Column("query_id", CatalogUuid, nullable=False),
     Column("version", Integer, nullable=False),
     Column("name", text_c(500), nullable=False),
     Column("description", text_c()),
     Column("sql", text_c(), nullable=False),
     Column("parameters", Json, nullable=False),
     Column("reads", Json, nullable=False),
-    Column("returns_schema_id", Uuid, nullable=False),
+    Column("returns_schema_id", CatalogUuid, nullable=False),
     Column("state", text_c(50), nullable=False),
     Column("change", String(40), nullable=False),  # create, update, or the name of a transition
     Column("reason", text_c()),
     Column("changed_at", UtcTimestamp, nullable=False),
-    Column("changed_by", Uuid, nullable=False),
+    Column("changed_by", CatalogUuid, nullable=False),
     Column("author", String(320), nullable=False),  # display name of changed_by
     PrimaryKeyConstraint("tenant_id", "query_id", "version"),
     ForeignKeyConstraint(["tenant_id", "query_id"], ["gts_queries.tenant_id", "gts_queries.id"]),
@@ -410,7 +437,7 @@ pipelines = Table(
     "pipelines",
     metadata,
     _tenant_column(),
-    Column("id", Uuid, nullable=False),
+    Column("id", CatalogUuid, nullable=False),
     Column("name", text_c(255), nullable=False),
     Column("name_lower", text_c(765), nullable=False),
     Column("name_upper", text_c(765), nullable=False),
@@ -418,9 +445,9 @@ pipelines = Table(
     Column("definition", OrderedJson, nullable=False),  # Pipeline.as_json
     Column("version", Integer, nullable=False),
     Column("created_at", UtcTimestamp, nullable=False),
-    Column("created_by", Uuid, nullable=False),
+    Column("created_by", CatalogUuid, nullable=False),
     Column("updated_at", UtcTimestamp, nullable=False),
-    Column("updated_by", Uuid, nullable=False),
+    Column("updated_by", CatalogUuid, nullable=False),
     Column("deleted_at", UtcTimestamp),
     PrimaryKeyConstraint("tenant_id", "id"),
     Index("ix_pipelines_created", "tenant_id", "created_at", "id"),
@@ -440,8 +467,8 @@ pipeline_runs = Table(
     "pipeline_runs",
     metadata,
     _tenant_column(),
-    Column("id", Uuid, nullable=False),
-    Column("pipeline_id", Uuid),
+    Column("id", CatalogUuid, nullable=False),
+    Column("pipeline_id", CatalogUuid),
     Column("name", text_c(255), nullable=False),
     Column("name_lower", text_c(765), nullable=False),
     Column("name_upper", text_c(765), nullable=False),
@@ -450,7 +477,7 @@ pipeline_runs = Table(
     Column("idempotency_key", String(200)),
     Column("request_digest", String(64), nullable=False),  # compared when a key is repeated
     Column("created_at", UtcTimestamp, nullable=False),
-    Column("created_by", Uuid, nullable=False),
+    Column("created_by", CatalogUuid, nullable=False),
     Column("author", text_c(320), nullable=False),  # display name of created_by
     Column("role", String(40), nullable=False),  # role of the author; the run executes with it
     Column("worker", String(200), nullable=False),  # host and process, for display; empty while the run is queued
@@ -490,7 +517,7 @@ run_queue = Table(
     "run_queue",
     metadata,
     _tenant_column(),
-    Column("run_id", Uuid, nullable=False),
+    Column("run_id", CatalogUuid, nullable=False),
     Column("round_no", BigInteger, nullable=False),  # lowest first, then by queued_at; a tenant has one run per round
     Column("queued_at", UtcTimestamp, nullable=False),
     Column("claimed_until", UtcTimestamp),  # NULL: waiting. Otherwise a worker has it and extends this time

@@ -1,11 +1,13 @@
 """Assemble the REST application: routes, middleware and error handlers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
-from fastapi import Depends, FastAPI, Response
+from fastapi import Depends, FastAPI, Response, params
+from fastapi.routing import APIRoute
 
 from penstock.rest import problems
 from penstock.rest.context import RestContext
+from penstock.rest.dispatcher import Dispatcher
 from penstock.rest.metrics import Metrics
 from penstock.rest.middleware import AccessLogMiddleware, LimitsMiddleware
 from penstock.rest.odata_route import check_odata_version
@@ -50,6 +52,13 @@ PUBLIC_ROUTERS = (
 _DEPENDENCIES = [Depends(reject_unknown_params), Depends(require_acceptable), Depends(check_odata_version)]
 
 
+def _routes_with_dependencies() -> Iterator[tuple[APIRoute, Sequence[params.Depends]]]:
+    for router in ROUTERS:
+        for route in router.routes:
+            assert isinstance(route, APIRoute)
+            yield route, () if router in PUBLIC_ROUTERS else _DEPENDENCIES
+
+
 def create_app(context: RestContext, extend: Callable[[FastAPI], None] = lambda _: None) -> FastAPI:
     """Create the ASGI application.
 
@@ -65,10 +74,11 @@ def create_app(context: RestContext, extend: Callable[[FastAPI], None] = lambda 
         default_response_class=Response,  # keeps the framework from documenting a JSON body for every response
     )
     for router in ROUTERS:
-        app.include_router(router, dependencies=[] if router in PUBLIC_ROUTERS else _DEPENDENCIES)
+        app.include_router(router)  # for the documentation, and for unknown paths and methods
     app.state.context = context
     app.state.metrics = Metrics(context.run_worker, context.query_executor, context.executor, context.workspace.memory)
     app.state.routes = [route for router in ROUTERS for route in router.routes]
+    app.add_middleware(Dispatcher, routes=list(_routes_with_dependencies()))
     problems.install(app)
     openapi_document.install(app)
     extend(app)

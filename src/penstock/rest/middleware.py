@@ -62,6 +62,13 @@ class AccessLogMiddleware:
                 message = {**message, "body": b""}
             outcome["bytes"] += len(message.get("body", b""))
             await send(message)
+            if message["type"] == "http.response.body" and not message.get("more_body"):
+                record()  # the work may continue after a timeout
+
+        def record() -> None:
+            if not outcome.get("recorded"):
+                outcome["recorded"] = True
+                self._record(scope["method"], inner, outcome, time.perf_counter() - start)
 
         context_token, start = REQUEST_ID.set(request_id), time.perf_counter()
         self._metrics.in_flight.inc()
@@ -80,7 +87,7 @@ class AccessLogMiddleware:
             # Otherwise the response is incomplete, and the server closes the connection: the client notices.
         finally:
             self._metrics.in_flight.dec()
-            self._record(scope["method"], inner, outcome, time.perf_counter() - start)
+            record()
             REQUEST_ID.reset(context_token)
 
     def _record(self, method: str, scope: Scope, outcome: MutableMapping[str, Any], seconds: float) -> None:
@@ -109,7 +116,6 @@ class LimitsMiddleware:
 
     def __init__(self, app: ASGIApp, limits: HttpLimits) -> None:
         self._app, self._limits = app, limits
-        self._late: set[asyncio.Task[None]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -122,33 +128,17 @@ class LimitsMiddleware:
             return
         exchange = _Exchange(scope, receive, send, self._limits)
         scope.setdefault("state", {})["cancel_token"] = exchange.cancel_token
-        work = asyncio.create_task(self._run(scope, exchange))
-        work.add_done_callback(lambda _: exchange.started.set())
-        try:
-            in_time = await exchange.wait_for_start()
-        except asyncio.CancelledError:
-            work.cancel()
-            raise
-        if in_time:
-            await work
-            return
-        self._late.add(work)
-        work.add_done_callback(self._finish_late)
-        await exchange.send_timeout(send)
-
-    async def _run(self, scope: Scope, exchange: "_Exchange") -> None:
         try:
             await self._app(scope, exchange.receive, exchange.send)
+        except ClientDisconnect:
+            if not exchange.timed_out:  # otherwise the client has its response
+                raise
         except Exception:
             if exchange.stalled:  # the application may have replaced the ClientDisconnect by another exception
                 raise ClientDisconnect from None
             raise
-
-    def _finish_late(self, work: "asyncio.Task[None]") -> None:
-        self._late.discard(work)
-        exception = None if work.cancelled() else work.exception()
-        if exception and not isinstance(exception, ClientDisconnect):
-            _log.error("Internal error after the timeout of the request", exc_info=exception)
+        finally:
+            await exchange.end()
 
 
 class _Exchange:
@@ -165,7 +155,8 @@ class _Exchange:
         self._closed = self._receiving = False
         self._loop = asyncio.get_running_loop()
         self._deadline = self._loop.time() + limits.response_timeout_seconds
-        self.started = asyncio.Event()  # the response has started, or the work has ended
+        self._timer = self._loop.call_at(self._deadline, self._check_deadline)
+        self._timeout_response: asyncio.Task[None] | None = None
         self.cancel_token = CancelToken()
         self.stalled = False  # the client accepted no part of the response for too long
 
@@ -184,7 +175,7 @@ class _Exchange:
 
     async def send(self, message: Message) -> None:
         if not self._closed:
-            self.started.set()
+            self._timer.cancel()
             for chunk in _split(message):
                 await self._send_chunk(chunk)
 
@@ -197,21 +188,27 @@ class _Exchange:
             self._closed = self.stalled = True
             raise ClientDisconnect from None
 
-    async def wait_for_start(self) -> bool:
-        """Return whether the response starts before the deadline. Each part of a large body extends it."""
-        while not self.started.is_set():
-            try:
-                async with asyncio.timeout_at(self._deadline):
-                    await self.started.wait()
-            except TimeoutError:
-                if self._loop.time() >= self._deadline and not self.started.is_set():
-                    self._closed = True
-                    self.cancel_token.cancel()
-                    return False
-        return True
+    @property
+    def timed_out(self) -> bool:
+        """Return whether the response was an error because of the time."""
+        return self._timeout_response is not None
 
-    async def send_timeout(self, send: Send) -> None:
-        """Send the error response of a timeout."""
+    async def end(self) -> None:
+        """End the exchange when the application has returned."""
+        self._timer.cancel()
+        if self._timeout_response:
+            await self._timeout_response
+
+    def _check_deadline(self) -> None:
+        """Send the error response of a timeout, unless a part of a large body has extended the deadline."""
+        if self._loop.time() < self._deadline:
+            self._timer = self._loop.call_at(self._deadline, self._check_deadline)
+            return
+        self._closed = True
+        self.cancel_token.cancel()
+        self._timeout_response = self._loop.create_task(self._send_timeout())
+
+    async def _send_timeout(self) -> None:
         seconds = f"{self._limits.response_timeout_seconds:g}"
         error: PenstockError
         if self._receiving:
@@ -219,7 +216,7 @@ class _Exchange:
         else:
             error = Unavailable("request_timed_out", {"seconds": seconds})
         response = problems.problem_response(error, self._scope["path"])
-        await response(self._scope, self._receive, send)
+        await response(self._scope, self._receive, self._send)
 
     def _check_size(self, size: int) -> None:
         if size > self._max_bytes:

@@ -1,9 +1,7 @@
 """Route class of OData resources: negotiate the version of the protocol (OData 4.01 part 1, 5.1)."""
 
 import re
-from collections.abc import Callable, Coroutine
 from decimal import Decimal
-from typing import Any
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
@@ -11,6 +9,7 @@ from fastapi.routing import APIRoute
 from penstock.core.odata.csdl import VERSION
 from penstock.errors import Invalid, PenstockError
 from penstock.rest import problems
+from penstock.rest.dispatcher import Handler
 from penstock.rest.requests.bodies import CallerDep
 
 VERSION_HEADER, MAX_VERSION_HEADER = "OData-Version", "OData-MaxVersion"
@@ -21,9 +20,7 @@ _VERSION_NUMBER = re.compile(r"[0-9]{1,3}\.[0-9]{1,3}")
 class ODataRoute(APIRoute):
     """A route that adds OData-Version to every response and error. `check_odata_version` checks its requests."""
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle = super().get_route_handler()
-
+    def wrap_handler(self, handle: Handler) -> Handler:
         async def add_version(request: Request) -> Response:
             try:
                 response = await handle(request)

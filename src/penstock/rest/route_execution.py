@@ -4,16 +4,16 @@ Every router belongs to a lane, so that long work of one lane does not delay sho
 """
 
 import asyncio
+import contextvars
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ParamSpec, TypeVar
 
-import anyio.to_thread
-from anyio import CapacityLimiter
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
@@ -63,8 +63,10 @@ class RouteExecutor:
             lane: AsyncAdmissionControl(limits.running, limits.waiting) for lane, limits in LANE_LIMITS.items()
         }
     )
-    _threads: dict[Lane, CapacityLimiter] = field(
-        default_factory=lambda: {lane: CapacityLimiter(limits.running) for lane, limits in LANE_LIMITS.items()}
+    _threads: dict[Lane, ThreadPoolExecutor] = field(  # which start their threads when they are needed
+        default_factory=lambda: {
+            lane: ThreadPoolExecutor(limits.running, f"{lane.value}-route") for lane, limits in LANE_LIMITS.items()
+        }
     )
 
     def counts(self) -> dict[str, tuple[int, int]]:
@@ -81,17 +83,18 @@ class RouteExecutor:
         token: CancelToken = getattr(request.state, "cancel_token", None) or CancelToken()
         with cancellation.active(token), _cancel_on_disconnect(request, token):
             async with self._admission[lane].admit(caller, self.wait_seconds, _weight(request)):
-                return await _run_to_its_end(anyio.to_thread.run_sync(function, limiter=self._threads[lane]), token)
+                context = contextvars.copy_context()
+                work = asyncio.get_running_loop().run_in_executor(self._threads[lane], context.run, function)
+                return await _run_to_its_end(work, token)
 
 
-async def _run_to_its_end(work: Awaitable[T], token: CancelToken) -> T:
+async def _run_to_its_end(work: "asyncio.Future[T]", token: CancelToken) -> T:
     """Await work in a thread. If this task is cancelled, cancel the work and wait for it: it still uses the lane."""
-    task = asyncio.ensure_future(work)
     try:
-        return await asyncio.shield(task)
+        return await asyncio.shield(work)
     except asyncio.CancelledError:
         token.cancel()
-        await asyncio.wait([task])
+        await asyncio.wait([work])
         raise
 
 

@@ -21,6 +21,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from penstock import reasons
 from penstock.errors import Invalid, Unavailable
 from penstock.rest import problems
+from penstock.rest.buffered_transport import BufferedTransport
 from penstock.rest.context import HttpLimits
 
 _BACKLOG = 1_024
@@ -206,7 +207,7 @@ def _protocol(header_seconds: float, max_header_bytes: int) -> type[asyncio.Prot
         _error_code = 400
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
+            super().connection_made(BufferedTransport(transport, self.loop))  # type: ignore[arg-type]
             self._start_timer()
 
         def on_response_complete(self) -> None:
@@ -215,6 +216,9 @@ def _protocol(header_seconds: float, max_header_bytes: int) -> type[asyncio.Prot
 
         def handle_websocket_upgrade(self) -> None:
             self._cancel_timer()  # another protocol takes over
+            assert isinstance(self.transport, BufferedTransport)
+            self.transport.flush()
+            self.transport = self.transport.transport
             super().handle_websocket_upgrade()
 
         def connection_lost(self, exc: Exception | None) -> None:

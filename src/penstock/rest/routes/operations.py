@@ -2,9 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.concurrency import run_in_threadpool
@@ -18,6 +16,7 @@ from penstock.core.pipeline.responses import MESSAGES, error_response
 from penstock.errors import NotFound, PenstockError
 from penstock.rest import problems
 from penstock.rest.context import RestContext, context_of
+from penstock.rest.dispatcher import Handler
 from penstock.rest.openapi import operations as docs
 from penstock.rest.requests import media_types
 from penstock.rest.requests.bodies import Body, CallerDep, parse_json
@@ -35,9 +34,7 @@ _POLL_SECONDS = (0.01, 0.25)  # the first and the longest pause
 class _OperationRoute(APIRoute):
     """A route whose errors have the format of an operation, once the caller is authenticated."""
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle = super().get_route_handler()
-
+    def wrap_handler(self, handle: Handler) -> Handler:
         async def handle_errors(request: Request) -> Response:
             request.state.started = time.monotonic()
             try:
