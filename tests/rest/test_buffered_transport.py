@@ -18,11 +18,14 @@ def written_parts(write: Callable[[BufferedTransport], Any]) -> list[bytes]:
         def close(self) -> None:
             parts.append(b"closed")
 
+        def get_write_buffer_size(self) -> int:
+            return 0
+
         def get_extra_info(self, name: str, default: Any = None) -> Any:  # noqa: ARG002
             return f"extra {name}"
 
     async def run() -> None:
-        write(BufferedTransport(Recorder(), asyncio.get_running_loop()))
+        write(BufferedTransport(Recorder(), asyncio.get_running_loop(), 60.0))
         await asyncio.sleep(0)
 
     asyncio.run(run())

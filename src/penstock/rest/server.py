@@ -20,11 +20,12 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from penstock import reasons
 from penstock.errors import Invalid, Unavailable
-from penstock.rest import problems
+from penstock.rest import client_connection, problems
 from penstock.rest.buffered_transport import BufferedTransport
 from penstock.rest.context import HttpLimits
 
 _BACKLOG = 1_024
+_STALL_MARGIN_SECONDS = 1.0
 _EXIT_GRACE_SECONDS = 2.0  # after the drain, to send the responses of cancelled requests
 _log = logging.getLogger(__name__)
 
@@ -98,7 +99,7 @@ class Server:
     def _config(self) -> uvicorn.Config:
         config = uvicorn.Config(
             self.app,
-            http=_protocol(self.limits.header_timeout_seconds, self.limits.max_header_bytes),
+            http=_protocol(self.limits),
             loop="asyncio",
             ws="websockets-sansio" if self.websockets else "none",
             lifespan="on",
@@ -197,17 +198,25 @@ class _Job:
             self._stopped.wait(self._seconds)
 
 
-def _protocol(header_seconds: float, max_header_bytes: int) -> type[asyncio.Protocol]:
+def _protocol(limits: HttpLimits) -> type[asyncio.Protocol]:
+    header_seconds, max_header_bytes = limits.header_timeout_seconds, limits.max_header_bytes
+    # The middleware notices a stalled client first, and records it; this timer covers what is written after a response.
+    stall_seconds = limits.response_timeout_seconds + _STALL_MARGIN_SECONDS
+
     class Protocol(HttpToolsProtocol):
-        """Bound the size and the time of request headers; answer malformed requests with a problem document."""
+        """Bound the size and the time of request headers, and the time in which a client receives what is written.
+
+        Malformed requests are answered with a problem document.
+        """
 
         _header_timer: asyncio.TimerHandle | None = None
+        _stall_timer: asyncio.TimerHandle | None = None  # runs while the client does not receive
         _in_headers = True
         _header_bytes = 0
         _error_code = 400
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(BufferedTransport(transport, self.loop))  # type: ignore[arg-type]
+            super().connection_made(BufferedTransport(transport, self.loop, stall_seconds))  # type: ignore[arg-type]
             self._start_timer()
 
         def on_response_complete(self) -> None:
@@ -223,7 +232,21 @@ def _protocol(header_seconds: float, max_header_bytes: int) -> type[asyncio.Prot
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._cancel_timer()
+            self._cancel_stall_timer()
             super().connection_lost(exc)
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._cancel_stall_timer()
+            self._stall_timer = self.loop.call_later(stall_seconds, self.transport.abort)
+
+        def resume_writing(self) -> None:
+            self._cancel_stall_timer()
+            super().resume_writing()
+
+        def _cancel_stall_timer(self) -> None:
+            if self._stall_timer:
+                self._stall_timer.cancel()
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
@@ -235,6 +258,7 @@ def _protocol(header_seconds: float, max_header_bytes: int) -> type[asyncio.Prot
 
         def on_message_begin(self) -> None:
             super().on_message_begin()
+            self.scope[client_connection.ABORT_KEY] = self.transport.abort  # type: ignore[literal-required]
             self._in_headers, self._header_bytes = True, 0
 
         def on_headers_complete(self) -> None:
