@@ -14,7 +14,7 @@ from flight.paired_clients import put_messages
 from flight.raw_client import SECRET, token
 from flight.test_serve import read_addresses
 from penstock.flight.client import FlightClient, flight_client
-from rest.test_serve import Served, served
+from rest.test_serve import ServeProcess, served
 from support.workspaces import WorkspaceFixture
 
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])
@@ -80,7 +80,7 @@ def test_64_slow_clients_do_not_block_others_and_use_bounded_memory(sqlite_works
 
 
 @contextmanager
-def running_serve_command(workspace: WorkspaceFixture, drain_seconds: int) -> Iterator[tuple[Served, str]]:
+def running_serve_command(workspace: WorkspaceFixture, drain_seconds: int) -> Iterator[tuple[ServeProcess, str]]:
     """Run `penstock serve` and yield it with its Flight address."""
     arguments = ("--workspace", workspace.folder, "--http-port", "0", "--flight-port", "0")
     settings = {"PENSTOCK_JWT_SECRET": SECRET, "PENSTOCK_HTTP_DRAIN_SECONDS": str(drain_seconds)}

@@ -27,7 +27,7 @@ from penstock.errors import (
     Unsupported,
 )
 from penstock.flight.client import FlightClient, TableInfo
-from rest.test_serve import certificate
+from rest.test_serve import write_certificate
 from support.workspaces import WorkspaceFixture
 
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])
@@ -317,7 +317,7 @@ def test_idempotency_key_makes_retry_safe(client: FlightClient, table: str) -> N
 
 
 def test_client_trusts_root_certificates(sqlite_workspace: WorkspaceFixture, tmp_path: Path) -> None:
-    cert, key = (tmp_path / file for file in certificate(tmp_path))
+    cert, key = (tmp_path / file for file in write_certificate(tmp_path))
     with run_flight_server(sqlite_workspace, tls=(cert, key)) as flight_server:
         assert flight_server.address.startswith("grpc+tls://")
         with penstock.flight_client(flight_server.address, token(), roots=cert.read_bytes()) as client:

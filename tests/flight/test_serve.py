@@ -16,12 +16,12 @@ import pytest
 from flight.raw_client import SECRET, token
 from penstock.flight import flight_pb2 as pb
 from penstock.flight.interceptor import SERVICE_NAME
-from rest.test_serve import Served, certificate, served
+from rest.test_serve import ServeProcess, served, write_certificate
 
 ORDERS = fl.Ticket(json.dumps({"schema_name": "shop", "table_name": "orders"}))
 
 
-def read_addresses(server: Served) -> tuple[str, str]:
+def read_addresses(server: ServeProcess) -> tuple[str, str]:
     assert server.process.stdout is not None
     line = server.process.stdout.readline()
     match = re.fullmatch(r"Penstock listens on (\S+); see \S+, and for Flight on (\S+)\n", line)
@@ -67,7 +67,7 @@ def test_serve_with_keys_requires_tokens(tmp_path: Path) -> None:
 
 
 def test_serve_uses_one_certificate_for_rest_and_flight(tmp_path: Path) -> None:
-    cert, key = certificate(tmp_path)
+    cert, key = write_certificate(tmp_path)
     with served(tmp_path, "--dev", "--http-port", "0", "--tls-cert", cert, "--tls-key", key) as server:
         http, flight = read_addresses(server)
         assert (http.split(":")[0], flight.split(":")[0]) == ("https", "grpc+tls")

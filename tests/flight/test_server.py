@@ -23,7 +23,7 @@ from penstock.flight.interceptor import SERVICE_NAME, FlightCall
 from penstock.flight.put_stream import PutStream
 from penstock.flight.server import FlightServer
 from penstock.lake import Lake
-from rest.test_serve import certificate
+from rest.test_serve import write_certificate
 
 TABLE_REFERENCE = {"schema_name": "analytics", "table_name": "events"}
 TICKET = pb.Ticket(ticket=json.dumps(TABLE_REFERENCE).encode())
@@ -204,7 +204,7 @@ def test_server_has_no_reflection_service(raw_client: RawClient) -> None:
 
 
 def test_server_with_certificate_uses_tls(flight_context: FlightContext, tmp_path: Path) -> None:
-    cert, key = (tmp_path / name for name in certificate(tmp_path))
+    cert, key = (tmp_path / name for name in write_certificate(tmp_path))
     server = FlightServer(flight_context, "127.0.0.1", 0, (cert, key))
     server.start()
     try:
@@ -225,7 +225,7 @@ def test_server_with_certificate_uses_tls(flight_context: FlightContext, tmp_pat
 
 
 def test_server_with_unusable_certificate_is_rejected(flight_context: FlightContext, tmp_path: Path) -> None:
-    cert, key = (tmp_path / name for name in certificate(tmp_path))
+    cert, key = (tmp_path / name for name in write_certificate(tmp_path))
     key.write_text("no key")
     for pair in ((cert, key), (tmp_path / "nothing", key)):
         with pytest.raises(Invalid) as raised:
