@@ -42,11 +42,11 @@ def test_large_parts_are_not_collected() -> None:
     assert list(map(len, parts)) == [5 + len(large), len(large)]
 
 
-def test_close_sends_what_was_written_before() -> None:
+def test_close_sends_buffered_data_first() -> None:
     assert written_parts(lambda transport: (transport.write(b"last"), transport.close())) == [b"last", b"closed"]
 
 
-def test_other_methods_are_those_of_the_transport() -> None:
+def test_other_methods_delegate_to_the_transport() -> None:
     assert written_parts(lambda transport: transport.write(transport.get_extra_info("peer").encode())) == [
         b"extra peer"
     ]
