@@ -20,6 +20,7 @@ from penstock.json_logs import REQUEST_ID, JsonFormatter
 from penstock.rest.app import create_app
 from penstock.rest.context import HttpLimits, RestContext
 from penstock.service.workspace import Workspace
+from rest.dispatched_routes import add_route
 from rest.rest_client import RestClient, check_response, in_process_client, serve, token
 
 # --- request ids
@@ -91,7 +92,7 @@ def test_log_lines_of_a_request_contain_its_id(
         return Response()
 
     request_ids: list[str | None] = []
-    app.add_api_route("/work", route, methods=["GET"])
+    add_route(app, "/work", route)
     client("GET", "/work", headers={"x-request-id": "mine"})
     assert request_ids == ["mine"]
     assert REQUEST_ID.get() is None
@@ -280,7 +281,7 @@ def add_blocking_route(app: FastAPI) -> threading.Event:
         assert released.wait(30)
         return Response("at last")
 
-    app.add_api_route("/wait", wait, methods=["GET"])
+    add_route(app, "/wait", wait)
     return released
 
 
@@ -307,7 +308,7 @@ def test_started_response_has_no_timeout(rest_context: RestContext) -> None:
         pause.wait(GENEROUS_LIMITS.response_timeout_seconds * 1.5)
         yield b"two"
 
-    app.add_api_route("/long", lambda: StreamingResponse(chunks()), methods=["GET"], response_model=None)  # type: ignore[arg-type]
+    add_route(app, "/long", lambda: StreamingResponse(chunks()))
     with serve(app, GENEROUS_LIMITS) as address:
         assert httpx.get(f"{address}/long", timeout=60).text == "one two"
 
@@ -323,7 +324,7 @@ def test_exception_in_started_response_closes_connection(
         yield b"one "
         raise RuntimeError("the disk has failed")
 
-    app.add_api_route("/broken", lambda: StreamingResponse(chunks()), methods=["GET"], response_model=None)  # type: ignore[arg-type]
+    add_route(app, "/broken", lambda: StreamingResponse(chunks()))
     with serve(app, SHORT_LIMITS) as address, pytest.raises(httpx.RemoteProtocolError):
         httpx.get(f"{address}/broken", timeout=20)
     assert len([record for record in caplog.records if record.exc_info]) == 1
@@ -355,7 +356,7 @@ def test_stalled_client_is_disconnected_without_error(
             produced.append(n)
             yield b"x" * (3 << 20)
 
-    app.add_api_route("/long", lambda: StreamingResponse(chunks()), methods=["GET"], response_model=None)  # type: ignore[arg-type]
+    add_route(app, "/long", lambda: StreamingResponse(chunks()))
     with caplog.at_level(logging.INFO), serve(app, GENEROUS_LIMITS) as address, connect(address) as connection:
         connection.sendall(b"GET /long HTTP/1.1\r\nhost: x\r\n\r\n")
         pause, deadline = threading.Event(), time.monotonic() + 240
@@ -371,7 +372,7 @@ def test_stalled_client_is_disconnected_without_error(
 def test_large_response_is_sent_in_chunks(rest_context: RestContext) -> None:
     sizes, content = list[int](), bytes(range(256)) * 4096 * 3 + b"end"
     app = create_app(rest_context)
-    app.add_api_route("/large", lambda: Response(content), methods=["GET"], response_model=None)
+    add_route(app, "/large", lambda: Response(content))
 
     async def recording_app(scope: Scope, receive: Receive, send: Send) -> None:
         async def record(message: Message) -> None:

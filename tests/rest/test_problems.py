@@ -13,6 +13,7 @@ from penstock import errors
 from penstock.errors import Conflict, Invalid, NotFound, PenstockError, Unauthenticated, Unavailable
 from penstock.rest import problems
 from penstock.rest.requests.bodies import parse_json
+from rest.dispatched_routes import add_route
 from rest.rest_client import PROBLEM_MEMBERS, RestClient
 from tools import docs
 
@@ -21,7 +22,7 @@ def add_failing_route(app: FastAPI, error: Exception) -> None:
     def fail() -> None:
         raise error
 
-    app.add_api_route("/fail", fail, methods=["GET"])
+    add_route(app, "/fail", fail)
 
 
 def test_status_exists_for_every_error_kind() -> None:

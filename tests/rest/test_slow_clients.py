@@ -66,8 +66,8 @@ class CancellableWork:
         return Response("done")
 
 
-def test_timeout_of_work_in_a_lane_is_not_reported_as_missing_body(edge: RestContext) -> None:
-    app, work = create_app(replace(edge, limits=SHORT)), CancellableWork()
+def test_timeout_of_work_in_a_lane_is_not_reported_as_missing_body(rest_context: RestContext) -> None:
+    app, work = create_app(replace(rest_context, limits=SHORT)), CancellableWork()
     add_route(app, "/work", work.run, lane=Lane.CATALOG)
     with serve(app, SHORT) as address:
         response = httpx.get(f"{address}/work", headers=bearer(token()), timeout=WAIT_SECONDS)
@@ -82,8 +82,8 @@ def test_timeout_of_work_in_a_lane_is_not_reported_as_missing_body(edge: RestCon
     [(), (f"content-length: {HUGE_LENGTH}",), ("content-type: application/json", "content-length: 5000000")],
     ids=["no body", "announced upload", "announced JSON"],
 )
-def test_work_of_a_disconnected_client_is_cancelled(edge: RestContext, headers: tuple[str, ...]) -> None:
-    app, work = create_app(replace(edge, limits=LONG)), CancellableWork()
+def test_work_of_a_disconnected_client_is_cancelled(rest_context: RestContext, headers: tuple[str, ...]) -> None:
+    app, work = create_app(replace(rest_context, limits=LONG)), CancellableWork()
     add_route(app, "/work", work.run, lane=Lane.CATALOG)
     with serve(app, LONG) as address:
         with raw_request(address, "/work", *headers):
@@ -94,8 +94,8 @@ def test_work_of_a_disconnected_client_is_cancelled(edge: RestContext, headers: 
             work.released.set()
 
 
-def test_body_that_no_route_reads_does_not_extend_the_time_of_a_response(edge: RestContext) -> None:
-    app, work = create_app(replace(edge, limits=SHORT)), CancellableWork()
+def test_body_that_no_route_reads_does_not_extend_the_time_of_a_response(rest_context: RestContext) -> None:
+    app, work = create_app(replace(rest_context, limits=SHORT)), CancellableWork()
     add_route(app, "/work", work.run, lane=Lane.CATALOG)
     with serve(app, SHORT) as address, raw_request(address, "/work", "transfer-encoding: chunked") as connection:
         stopped = threading.Event()
@@ -115,9 +115,9 @@ def test_body_that_no_route_reads_does_not_extend_the_time_of_a_response(edge: R
 
 
 def test_announced_body_does_not_interrupt_a_streamed_response(
-    edge: RestContext, caplog: pytest.LogCaptureFixture
+    rest_context: RestContext, caplog: pytest.LogCaptureFixture
 ) -> None:
-    app = create_app(edge)
+    app = create_app(rest_context)
     client = in_process_client(app, token())
     client(
         "POST",
@@ -144,8 +144,10 @@ def test_announced_body_does_not_interrupt_a_streamed_response(
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
-def test_connections_of_stalled_readers_are_aborted(edge: RestContext, caplog: pytest.LogCaptureFixture) -> None:
-    app = create_app(replace(edge, limits=SHORT))
+def test_connections_of_stalled_readers_are_aborted(
+    rest_context: RestContext, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = create_app(replace(rest_context, limits=SHORT))
     add_route(app, "/stream", lambda: StreamingResponse(iter([b"x" * (4 << 20)] * 100)))
     add_route(app, "/body", lambda: Response(b"x" * (900 << 10)))  # the server buffers all of it at once
     with serve(app, SHORT) as address, caplog.at_level(logging.INFO):
@@ -192,14 +194,14 @@ def test_close_aborts_a_connection_that_does_not_receive_the_rest() -> None:
 
 
 @pytest.mark.parametrize("path", ["/me%0A", "/gts%0A", "/healthz%0A"])
-def test_path_with_line_break_is_unknown(edge: RestContext, path: str) -> None:
-    client = in_process_client(create_app(edge), token())
+def test_path_with_line_break_is_unknown(rest_context: RestContext, path: str) -> None:
+    client = in_process_client(create_app(rest_context), token())
     assert client("GET", f"{path}?bogus=1", code=404).json()["code"] == "ROUTE_NOT_FOUND"
 
 
-def test_metrics_wait_for_no_request_thread(edge: RestContext) -> None:
+def test_metrics_wait_for_no_request_thread(rest_context: RestContext) -> None:
     """Readiness and metrics run in threads of their own: busy lanes and uploads do not delay them."""
-    app = create_app(replace(edge, limits=LONG))
+    app = create_app(replace(rest_context, limits=LONG))
     release = threading.Event()
     add_route(app, "/hold", lambda: Response(str(release.wait(WAIT_SECONDS))))  # in a shared thread
     with serve(app, LONG) as address:
