@@ -94,6 +94,19 @@ def test_work_of_a_disconnected_client_is_cancelled(rest_context: RestContext, h
             work.released.set()
 
 
+def test_work_of_a_pipelined_request_is_cancelled_at_disconnect(rest_context: RestContext) -> None:
+    app, work = create_app(replace(rest_context, limits=LONG)), CancellableWork()
+    add_route(app, "/work", work.run, lane=Lane.CATALOG)
+    with serve(app, LONG) as address:
+        with raw_request(address, "/work") as connection:
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")  # waits for the first response
+            assert work.started.wait(WAIT_SECONDS)
+        try:
+            assert work.cancelled.wait(WAIT_SECONDS)
+        finally:
+            work.released.set()
+
+
 def test_body_that_no_route_reads_does_not_extend_the_time_of_a_response(rest_context: RestContext) -> None:
     app, work = create_app(replace(rest_context, limits=SHORT)), CancellableWork()
     add_route(app, "/work", work.run, lane=Lane.CATALOG)
@@ -179,6 +192,9 @@ def test_close_aborts_a_connection_that_does_not_receive_the_rest() -> None:
 
         def get_write_buffer_size(self) -> int:
             return 1
+
+        def get_extra_info(self, name: str, default: object = None) -> object:  # noqa: ARG002
+            return None
 
         def abort(self) -> None:
             events.append("aborted")

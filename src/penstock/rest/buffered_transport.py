@@ -1,10 +1,13 @@
 """Transport that sends the head and the body of a small response together: one system call and one packet, not two."""
 
 import asyncio
+import socket
+import struct
 from collections.abc import Iterable
 from typing import Any
 
 _MAX_BUFFERED_BYTES = 64 << 10
+_DISCARD_AT_CLOSE = struct.pack("ii", 1, 0)  # linger for no time
 
 
 class BufferedTransport:
@@ -42,7 +45,14 @@ class BufferedTransport:
         self.flush()
         self.transport.close()
         if self.transport.get_write_buffer_size():  # otherwise it would stay open for as long as the client likes
-            self._loop.call_later(self._close_seconds, self.transport.abort)
+            self._loop.call_later(self._close_seconds, self.abort)
+
+    def abort(self) -> None:
+        """Close the connection at once. Also the system discards what the client has not received."""
+        connection: socket.socket | None = self.transport.get_extra_info("socket")
+        if connection is not None and connection.fileno() >= 0:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DISCARD_AT_CLOSE)
+        self.transport.abort()
 
     def writelines(self, parts: Iterable[bytes | memoryview]) -> None:
         """Write several parts, in order with all others."""

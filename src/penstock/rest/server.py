@@ -16,7 +16,7 @@ from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from penstock import reasons
 from penstock.errors import Invalid, Unavailable
@@ -216,6 +216,7 @@ def _protocol(limits: HttpLimits) -> type[asyncio.Protocol]:
         _error_code = 400
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            self._cycles: list[RequestResponseCycle] = []  # of the requests without a complete response
             super().connection_made(BufferedTransport(transport, self.loop, stall_seconds))  # type: ignore[arg-type]
             self._start_timer()
 
@@ -233,16 +234,24 @@ def _protocol(limits: HttpLimits) -> type[asyncio.Protocol]:
         def connection_lost(self, exc: Exception | None) -> None:
             self._cancel_timer()
             self._cancel_stall_timer()
+            for cycle in self._cycles:  # uvicorn notifies only the last one of pipelined requests
+                if not cycle.response_complete:
+                    cycle.disconnected = True
+                    cycle.message_event.set()
             super().connection_lost(exc)
 
         def pause_writing(self) -> None:
             super().pause_writing()
             self._cancel_stall_timer()
-            self._stall_timer = self.loop.call_later(stall_seconds, self.transport.abort)
+            self._stall_timer = self.loop.call_later(stall_seconds, self._abort)
 
         def resume_writing(self) -> None:
             self._cancel_stall_timer()
             super().resume_writing()
+
+        def _abort(self) -> None:
+            assert isinstance(self.transport, BufferedTransport)
+            self.transport.abort()
 
         def _cancel_stall_timer(self) -> None:
             if self._stall_timer:
@@ -258,7 +267,7 @@ def _protocol(limits: HttpLimits) -> type[asyncio.Protocol]:
 
         def on_message_begin(self) -> None:
             super().on_message_begin()
-            self.scope[client_connection.ABORT_KEY] = self.transport.abort  # type: ignore[literal-required]
+            self.scope[client_connection.ABORT_KEY] = self._abort  # type: ignore[literal-required]
             self._in_headers, self._header_bytes = True, 0
 
         def on_headers_complete(self) -> None:
@@ -271,6 +280,9 @@ def _protocol(limits: HttpLimits) -> type[asyncio.Protocol]:
             if hosts > 1 or (hosts == 0 and self.parser.get_http_version() != "1.0"):
                 raise ValueError("a request must have one Host header")
             super().on_headers_complete()
+            self._cycles = [cycle for cycle in self._cycles if not cycle.response_complete]
+            if self.cycle is not None:
+                self._cycles.append(self.cycle)
 
         def send_400_response(self, msg: str) -> None:  # noqa: ARG002
             code, reason = self._error_code, "headers_too_large" if self._error_code == 431 else "bad_request"
