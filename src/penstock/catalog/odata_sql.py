@@ -392,8 +392,8 @@ def search_page(
     items: list[tuple[tuple[Any, ...], T]] = [*added, *((key, from_row(row)) for key, row in keyed)]
     if added:
 
-        def compare(one: tuple[tuple[Any, ...], T], other: tuple[tuple[Any, ...], T]) -> int:
-            return _compare_keys(search.keys, one[0], other[0])
+        def compare(first: tuple[tuple[Any, ...], T], second: tuple[tuple[Any, ...], T]) -> int:
+            return _compare_keys(search.keys, first[0], second[0])
 
         items.sort(key=cmp_to_key(compare))
     del items[: options.skip - skip]
@@ -406,9 +406,9 @@ def search_page(
     return SearchPage([item for _, item in page], next_key, count)
 
 
-def _compare_keys(keys: Sequence[SortKey], one: Sequence[Any], other: Sequence[Any]) -> int:
+def _compare_keys(keys: Sequence[SortKey], first: Sequence[Any], second: Sequence[Any]) -> int:
     """Compare the sort keys of two items as the databases do."""
-    for key, left, right in zip(keys, one, other, strict=True):
+    for key, left, right in zip(keys, first, second, strict=True):
         if left != right:
             is_less = right is not None and (left is None or left < right)
             return -1 if is_less != key.descending else 1
@@ -545,8 +545,8 @@ def _exists(children: Children, body: _FormulaText | None, alone: bool, *, negat
     if alone:
         condition = children.key.in_(select(children.of).where(*conditions))
     else:
-        one = exists().select_from(children.table).where(*conditions, children.of == children.key)
-        condition = one.correlate_except(children.table)
+        matching_child = exists().select_from(children.table).where(*conditions, children.of == children.key)
+        condition = matching_child.correlate_except(children.table)
     return not_(condition) if negated else condition
 
 

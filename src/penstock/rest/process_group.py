@@ -43,15 +43,15 @@ class ProcessGroup:
     def fetch_others(self, action: str, members: SiblingRequest | None = None) -> list[bytes]:
         """Send a request to all siblings, and return the answers of those that answer."""
         request = json.dumps({"action": action, **(members or {})}).encode()
-        answers = []
+        responses = []
         for index in range(self.count):
             if index == self.index:
                 continue
             try:
-                answers.append(self._fetch(index, request))
+                responses.append(self._fetch(index, request))
             except OSError as error:
                 _log.warning("process %d does not answer: %s", index, error)
-        return answers
+        return responses
 
     def _serve(self, listener: socket.socket, handlers: Mapping[str, SiblingHandler]) -> None:
         while True:
