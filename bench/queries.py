@@ -68,12 +68,12 @@ OURS, PYTHON, BARE = "Penstock", "Penstock from Python", "DuckDB alone"
 class Numbers:
     small: int  # rows
     large: int
-    questions: int  # small queries
+    small_queries: int  # small queries
     rounds: int  # large queries
 
 
-FULL = Numbers(small=5_000, large=1_000_000, questions=100, rounds=15)
-QUICK = Numbers(small=5_000, large=200_000, questions=40, rounds=3)
+FULL = Numbers(small=5_000, large=1_000_000, small_queries=100, rounds=15)
+QUICK = Numbers(small=5_000, large=200_000, small_queries=40, rounds=3)
 
 
 # Workspace and server.
@@ -180,10 +180,10 @@ def small(lake: Lake, ours: Penstock, bare: DuckDB, numbers: Numbers) -> dict[st
             PYTHON: lambda: rested(lambda: here.run({"$top": FIRST.top}, threshold=next(device)).to_arrow()),
             "Penstock, cached result": lambda: rested(lambda: ours.json(SMALL, 1)),
         },
-        numbers.questions,
+        numbers.small_queries,
     )
     measurements["Penstock, without a pause"] = [
-        seconds(lambda: ours.json(SMALL, next(device))) for _ in range(numbers.questions)
+        seconds(lambda: ours.json(SMALL, next(device))) for _ in range(numbers.small_queries)
     ]
     return measurements
 
@@ -201,7 +201,7 @@ def stages(lake: Lake, numbers: Numbers) -> dict[str, list[float]]:
     ref, sandbox = TableRef("bench", "small"), Sandbox(lake._workspace.data)
     with sandbox.process():
         pass  # starts the fork server
-    for device in range(numbers.questions):
+    for device in range(numbers.small_queries):
         time.sleep(REST)
         threshold = {"threshold": device}
         with timed("find the query and its schema"):
@@ -324,7 +324,7 @@ def _small_table(took: dict[str, list[float]], numbers: Numbers) -> Grid:
         )
         lines.append([system, ms(min(times)), *median_and_p99(times), *more, *judged])
     return Grid(
-        f"Milliseconds for a small query: 5 of {numbers.small:,} rows, 10 fields, as JSON; {numbers.questions} questions",
+        f"Milliseconds for a small query: 5 of {numbers.small:,} rows, 10 fields, as JSON; {numbers.small_queries} small_queries",
         ["", "best", "p50", "p99", "difference by p50", "by best", "goal", "reached"],
         lines,
     )

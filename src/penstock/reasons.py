@@ -255,7 +255,7 @@ REASONS: dict[str, tuple[str, str]] = {
         "Invalid",
         "Type {gts_id} has {length} characters. A schema type has at most {max_length}",
     ),
-    "read_only_state.all": ("Unsupported", "The {subject} is {state}. In this state it cannot change"),
+    "read_only_state.all": ("Unsupported", "The {subject} is {state}. It cannot be changed in this state"),
     "bad_fields": ("Invalid", "fields must be an array of field definitions"),
     "bad_field.not_an_object": ("Invalid", "A field must be an object with name and type"),
     "bad_field.not_a_boolean": ("Invalid", "{member} must be true or false"),
@@ -343,7 +343,7 @@ REASONS: dict[str, tuple[str, str]] = {
     ),
     "dataset_locked.by_writer": (
         "Conflict",
-        "Dataset {name} is locked for a merge that other writers kept overtaking. Retry later",
+        "Another writer has locked dataset {name}. Retry later",
     ),
     "dataset_not_found": (
         "NotFound",
@@ -372,7 +372,7 @@ REASONS: dict[str, tuple[str, str]] = {
     "not_migrated": ("Unsupported", "The database has no Penstock catalog. Run `penstock migrate`"),
     "catalog_too_old": (
         "Unsupported",
-        "A development version of Penstock made the catalog (migration {applied}). It cannot be migrated. Create a new workspace and import the data again",
+        "The catalog was created by a development version (migration {applied}). It cannot be migrated. Create a new workspace and import the data again",
     ),
     "other_migration": (
         "Unsupported",
@@ -380,7 +380,7 @@ REASONS: dict[str, tuple[str, str]] = {
     ),
     "overtaken": (
         "Conflict",
-        "Another transaction was first. Retry",
+        "Another transaction committed first. Retry",
     ),
     "pipeline_changed": (
         "Conflict",

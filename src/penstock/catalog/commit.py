@@ -70,7 +70,7 @@ def commit(
 ) -> Receipt:
     """Commit all changes in one transaction, or none.
 
-    If the answer of the database is lost, the receipt is looked up before an error is reported.
+    If the response of the database is lost, the receipt is looked up before an error is reported.
 
     Args:
         lease: the writer lease under which the files were written

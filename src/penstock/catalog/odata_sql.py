@@ -79,7 +79,7 @@ from penstock.core.odata import (
     TruthTest,
     Value,
     is_never_null,
-    questions,
+    operand_tests,
     skiptoken,
     walk,
 )
@@ -448,7 +448,7 @@ def _formula(node: Node, columns: Columns, truth: Truth) -> _FormulaText:
             return _join(op, [_formula(part, columns, truth) for part in parts])
         case TruthTest(operand):
             op = "OR" if truth.swaps_operators else "AND"
-            return _join(op, [_formula(operand, columns, question) for question in questions(node, truth)])
+            return _join(op, [_formula(operand, columns, test) for test in operand_tests(node, truth)])
         case Exists(collection, body):
             children = _children(collection, columns)
             inner = None if body is None else _formula(body, columns, Truth.IS_TRUE)
@@ -517,7 +517,7 @@ def _test(node: Node, columns: Columns) -> ColumnElement[bool]:
 
 
 def _truth_of_test(node: Node, columns: Columns, truth: Truth) -> ColumnElement[bool]:
-    """Return a test that is true where the answer is yes, and false or NULL elsewhere."""
+    """Return a test that is true where the test holds, and false or NULL elsewhere."""
     if not truth.swaps_operators:
         test = _test(node, columns)
         is_plain = truth is Truth.IS_TRUE or is_never_null(node)

@@ -33,7 +33,7 @@ def find_receipt(db: Database, caller: Caller, key: str, fingerprint: str | None
 
     Raises:
         AlreadyExists: another request used the key
-        CommitStateUnknown: the database did not answer
+        CommitStateUnknown: the database did not respond
     """
     receipt = find_receipts(db, caller, [GroupMember(key, fingerprint)]).get(key)
     if isinstance(receipt, AlreadyExists):

@@ -86,7 +86,7 @@ def standard_options(examples: str) -> Callable[[F], F]:
             except PenstockError as error:
                 output.print_error(error, as_json=as_json)
                 raise SystemExit(1) from None
-            except BrokenPipeError:  # the reader of the pipe has closed it
+            except BrokenPipeError:  # the pipe is closed
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 raise SystemExit(0) from None
 

@@ -74,7 +74,7 @@ class AccessLogMiddleware:
         self._metrics.in_flight.inc()
         try:
             await self._app(inner, receive, send_response)
-        except ClientDisconnect:  # no client is left to answer
+        except ClientDisconnect:  # the client has disconnected
             outcome["disconnected"] = True
         except asyncio.CancelledError:  # the server stops, and the drain time is over
             if outcome["status"] is None:

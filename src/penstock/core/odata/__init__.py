@@ -54,7 +54,7 @@ from penstock.core.odata.nodes import (
     Value,
     field_names,
     is_never_null,
-    questions,
+    operand_tests,
     walk,
 )
 from penstock.core.odata.options import MAX_SKIP, NAMES, OrderBy, QueryOptions, next_page, options
@@ -99,8 +99,8 @@ __all__ = [
     "integer_key",
     "is_never_null",
     "next_page",
+    "operand_tests",
     "options",
     "parse",
-    "questions",
     "walk",
 ]

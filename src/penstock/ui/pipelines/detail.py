@@ -131,7 +131,7 @@ async def _ask_conflict(stored_text: str, edited_text: str, version: int) -> str
     """Show the differences to the version of another user, and ask which one to keep."""
     lines = await asyncio.to_thread(
         definition.diff_lines, stored_text, edited_text
-    )  # in a thread: long texts take a while
+    )  # in a thread: long texts take seconds and would block the event loop
     with ui.dialog() as dialog, ui.card().classes("w-full max-w-3xl"):
         subheading("Another user changed this pipeline")
         ui.label(
