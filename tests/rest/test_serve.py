@@ -187,7 +187,7 @@ def test_serve_with_taken_port_reports_error(tmp_path: Path) -> None:
     assert f"Cannot listen on 127.0.0.1 port {port}" in err
 
 
-def testlistening_socket_disables_delayed_sends() -> None:
+def test_listening_socket_disables_delayed_sends() -> None:
     with (
         listening_socket("127.0.0.1", 0) as listening,
         socket.create_connection(listening.getsockname()),

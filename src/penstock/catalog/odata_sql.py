@@ -513,7 +513,7 @@ def _test(node: Node, columns: Columns) -> ColumnElement[bool]:
             return _is_in(_value(operand, columns), items)
         case TextMatch(match_kind, whole, part):
             return _text_match(match_kind, _value(whole, columns), _value(part, columns))
-    raise TypeError(f"{node} is no single test")
+    raise TypeError(f"{node} is not a single test")
 
 
 def _truth_of_test(node: Node, columns: Columns, truth: Truth) -> ColumnElement[bool]:

@@ -7,7 +7,7 @@ _MAX_BUFFERED_BYTES = 64 << 10
 
 
 class BufferedTransport:
-    """Collects what is written in one step of the event loop, and sends it at its end.
+    """Collects the data of one step of the event loop, and sends it at the end of the step.
 
     All other methods are those of the transport.
     """
@@ -36,7 +36,7 @@ class BufferedTransport:
             self.transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
 
     def close(self) -> None:
-        """Send what was written, then close the connection."""
+        """Send the collected data, then close the connection."""
         self.flush()
         self.transport.close()
 

@@ -1,4 +1,4 @@
-"""Check the requirements of Penstock, and report what is missing and how to fix it."""
+"""Check the requirements of Penstock, and report problems with instructions to fix them."""
 
 import os
 import shutil

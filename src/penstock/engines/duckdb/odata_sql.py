@@ -198,7 +198,7 @@ class _QueryWrapper:
                 return self.membership_sql(self.value(left), items)
             case TextMatch(match_kind, whole, part):
                 return f"{_MATCH_FUNCTIONS[match_kind]}({self.value(whole).sql}, {self.value(part).sql})"
-        raise TypeError(f"{node} is no single test")
+        raise TypeError(f"{node} is not a single test")
 
     def comparison_sql(self, op: ODataComparison, operand: Operand, value: Any) -> str:
         if not isinstance(operand.comparison_type, ExactType):
