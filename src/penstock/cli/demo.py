@@ -13,14 +13,14 @@ from uuid import uuid4
 import click
 
 from penstock.cli import demo_data, shell_hints
-from penstock.cli.context import CliContext, Command, standard_options
+from penstock.cli.context import CliContext, CliSession, Command, open_cli_session, standard_options
 from penstock.cli.output import align_table, print_json
 from penstock.cli.pipeline import show_run_progress
 
 if TYPE_CHECKING:
     from penstock.core.pipeline.run import Run
     from penstock.flight.client import FlightClient
-    from penstock.lake import Dataset, Lake, Query, QueryResult
+    from penstock.lake import Dataset, Query, QueryResult
 
 ROWS = 300_000
 _KEY_COLUMNS = ["scenario", "account", "month"]
@@ -94,7 +94,8 @@ def _run_demo(context: CliContext, folder: Path, print_line: Callable[[str], Non
     from penstock.service.pipelines import definitions as pipeline_definitions
 
     # Never the database of the environment variables.
-    with penstock.open(create=True, settings=config.load_settings({}, workspace=folder)) as lake:
+    with open_cli_session(config.load_settings({}, workspace=folder), create=True) as session:
+        lake = session.lake
         _step(
             print_line,
             "Import the bookings of a year from a CSV file, and budgets, accruals and revisions from Arrow tables",
@@ -119,7 +120,7 @@ def _run_demo(context: CliContext, folder: Path, print_line: Callable[[str], Non
         _step(print_line, "Run a pipeline: append, append with a filter, append with an aggregation, merge; one commit")
         definition = _pipeline(report, actuals, sources)
         folder.with_name("pipeline.json").write_text(json.dumps(definition, indent=2) + "\n")
-        pipeline_definitions.create(lake._workspace, lake.caller, definition)
+        pipeline_definitions.create(session.workspace, session.caller, definition)
         with show_run_progress(context) as line:
             run = lake.pipeline(definition).run(progress=line.on_progress)
             line.finish()
@@ -130,7 +131,7 @@ def _run_demo(context: CliContext, folder: Path, print_line: Callable[[str], Non
         query = lake.register("budget versus actual", _SQL, _RESULT_FIELDS)
         print_line(_format_comparison(query.run({"$orderby": "account_group"})))
 
-        with _serve_flight(lake) as client:
+        with _serve_flight(session) as client:
             violation = _edit_over_flight(client, query, print_line)
 
         _step(print_line, "A writer that has read an old version gets a conflict; no row is lost")
@@ -208,13 +209,13 @@ def _edit_over_flight(client: "FlightClient", query: "Query", print_line: Callab
 
 
 @contextmanager
-def _serve_flight(lake: "Lake") -> Iterator["FlightClient"]:
+def _serve_flight(session: CliSession) -> Iterator["FlightClient"]:
     """Serve the workspace over Flight on a free port, and yield a client."""
     import penstock
     from penstock.flight.context import FlightContext
     from penstock.flight.service import FlightService
 
-    service = FlightService(FlightContext(lake._workspace, None, lake.caller), "127.0.0.1", 0)
+    service = FlightService(FlightContext(session.workspace, None, session.caller), "127.0.0.1", 0)
     service.start()
     try:
         with penstock.flight_client(service.address) as client:

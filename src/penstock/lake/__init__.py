@@ -1,6 +1,5 @@
 """Python API: open a workspace, read and write its datasets, run pipelines and queries."""
 
-import getpass
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from penstock import bootstrap, config
-from penstock.core.caller import Caller, local_caller
+from penstock.core.caller import Caller
 from penstock.core.names import DatasetName, parse_dataset_ref
 from penstock.core.progress import ProgressCallback
 from penstock.core.registry import gts
@@ -25,7 +24,7 @@ from penstock.service.queries import definitions as query_definitions
 from penstock.service.queries.execution import QueryExecutor
 from penstock.service.registry import schemas
 from penstock.service.workspace import Workspace
-from penstock.workspace_folder import WorkspaceFolder, create_workspace_folder, load_workspace_folder
+from penstock.workspace_folder import WorkspaceFolder
 
 __all__ = [
     "Dataset",
@@ -73,10 +72,8 @@ def open(
         chosen = replace(chosen, database_url=location)
     elif location is not None:
         chosen = replace(chosen, workspace=Path(location))
-    folder = create_workspace_folder(chosen.workspace) if create else load_workspace_folder(chosen.workspace)
-    workspace = bootstrap.open_workspace(chosen, folder, create=create)
-    executor = bootstrap.build_query_executor(chosen, workspace)
-    return Lake(workspace, caller or local_caller(folder.tenant, _login_name()), folder, executor)
+    session = bootstrap.open_session(chosen, create=create, caller=caller)
+    return Lake(session.workspace, session.caller, session.folder, session.query_executor)
 
 
 class Lake:
@@ -347,10 +344,3 @@ class LakeSnapshot:
         lake = self._lake
         name_at_commit = DatasetName.parse(name)
         return DatasetVersion(lake, read.find_at_commit(lake._workspace, lake.caller, name_at_commit, self.commit_no))
-
-
-def _login_name() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return "unknown"
