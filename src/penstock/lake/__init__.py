@@ -172,6 +172,9 @@ class Lake:
     def datasets(self) -> "list[DatasetVersion]":
         """List the current version of every dataset.
 
+        Raises:
+            Unavailable: the catalog cannot be reached
+
         Example:
             >>> [dataset.name for dataset in lake.datasets()]
             ['demo.people']
@@ -186,6 +189,11 @@ class Lake:
 
         Returns:
             a context manager: it commits when the block ends, and discards all writes if the block raises
+
+        Raises:
+            Conflict: at the end of the block: another writer committed a change that excludes one of the writes
+            AlreadyExists: at the end of the block: another request used the key
+            Forbidden: the caller's role is lower than developer
 
         Example:
             >>> with lake.transaction() as tx:
@@ -215,14 +223,6 @@ class Lake:
         """
         return Pipeline(self, definition)
 
-    def query(self, name: str | UUID) -> "Query":
-        """Return the registered query with this name or id.
-
-        Raises:
-            NotFound: no registered query has this name or id
-        """
-        return Query(self, query_definitions.show(self._workspace, self.caller, str(name)).id)
-
     def register(
         self,
         name: str,
@@ -251,8 +251,8 @@ class Lake:
             ...     [{"name": "name", "type": "string"}, {"name": "letters", "type": "number"}],
             ...     [{"name": "min_letters", "type": "number", "default": 0}],
             ... )
-            >>> lake.query("names by length").id == query.id
-            True
+            >>> query.run(min_letters=4).num_rows
+            2
         """
         workspace, caller = self._workspace, self.caller
         if isinstance(returns, UUID):
@@ -268,6 +268,21 @@ class Lake:
             if not isinstance(returns, UUID):  # no other caller has the new schema's id yet
                 schemas.delete(workspace, caller, schema_id, None)
             raise
+
+    def query(self, name: str | UUID) -> "Query":
+        """Return the registered query with this name or id.
+
+        Args:
+            name: name or id of the query
+
+        Raises:
+            NotFound: no registered query has this name or id
+
+        Example:
+            >>> lake.query("names by length").id == query.id
+            True
+        """
+        return Query(self, query_definitions.show(self._workspace, self.caller, str(name)).id)
 
     def sql(self, sql: str, /, **parameters: Any) -> "QueryResult":
         """Run a SELECT that is not registered, and return its first 1,000 rows.
@@ -303,7 +318,15 @@ class Lake:
         return LakeSnapshot(self, read.resolve_commit(self._workspace, self.caller, commit_no))
 
     def close(self) -> None:
-        """Stop the local pipeline runs and query processes, and disconnect from the catalog."""
+        """Stop the local pipeline runs and query processes, and disconnect from the catalog.
+
+        A `with` block closes the workspace at its end.
+
+        Example:
+            >>> with penstock.open("workspace") as again:
+            ...     [dataset.name for dataset in again.datasets()]
+            ['demo.newcomers', 'demo.people']
+        """
         self._run_worker.close()
         self._query_executor.close()
         self._workspace.close()
