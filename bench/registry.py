@@ -38,7 +38,7 @@ import loads
 import penstock
 from measure import Grid, Report, interleaved, ms, p99
 from penstock import config, json_logs
-from penstock.catalog import odata_sql
+from penstock.catalog import search_statements
 from penstock.catalog.database import APP_ROLE, TENANT_SETTING, CatalogTransaction, Database
 from penstock.catalog.tables import gts_schema_fields, gts_schema_versions, gts_schemas
 from penstock.catalog.tenant_guard import insert_for_tenant, tenant_filter
@@ -182,7 +182,7 @@ FIND = select(gts_schemas).where(*_this)
 HOLD = FIND.with_for_update()
 _newest = (
     select(gts_schemas)
-    .order_by(*(key.order() for key in odata_sql.newest_first(_s.created_at, _s.id, few=True)))
+    .order_by(*(key.order() for key in search_statements.newest_first(_s.created_at, _s.id, few=True)))
     .limit(51)
     .offset(0)
 )

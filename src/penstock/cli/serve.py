@@ -93,14 +93,14 @@ def serve(
     from penstock.rest.app import create_app
     from penstock.rest.context import HttpLimits, RestContext
     from penstock.rest.process_group import METRICS_ACTION, PageRedirect
-    from penstock.rest.server import Server, Tls
+    from penstock.rest.server import Server, Tls, resolves_to_loopback
     from penstock.rest.sibling_executions import execution_handlers
     from penstock.service import memory_release
     from penstock.service.auth.tokens import TokenVerifier
     from penstock.service.engine_choice import stop_spark
     from penstock.service.pipelines.run_worker import RunLimits, RunWorker
 
-    if dev and not _is_loopback(host):
+    if dev and not resolves_to_loopback(host):
         raise Invalid("dev_requires_loopback", {"host": host})
     settings = context.settings()
     tls_cert, tls_key = tls_cert or settings.tls_cert, tls_key or settings.tls_key
@@ -369,15 +369,3 @@ def _print_addresses(
         flight_note = f", and for Flight on {flight}" if flight else ""
         flight_note += f", with {processes} processes" if processes > 1 else ""
         click.echo(f"Penstock listens on {address}; see {page or f'{address}/docs'}{flight_note}")
-
-
-def _is_loopback(host: str) -> bool:
-    """Return True if every address of the host is a loopback address."""
-    import socket
-    from ipaddress import ip_address
-
-    try:
-        addresses = {str(entry[4][0]).partition("%")[0] for entry in socket.getaddrinfo(host, None)}
-    except (OSError, UnicodeError):
-        return False
-    return all(ip_address(address).is_loopback for address in addresses)
