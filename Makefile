@@ -1,4 +1,4 @@
-# Every target sets up what it needs.
+# Every target installs its requirements.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin

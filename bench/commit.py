@@ -119,7 +119,7 @@ class Iceberg:
         self._catalog.close()
 
 
-class Bare:
+class PlainParquet:
     """A Parquet file in a folder without a table format: the lower bound."""
 
     def __init__(self, folder: Path, *, durable: bool) -> None:
@@ -139,7 +139,7 @@ class Bare:
             os.close(folder)
 
 
-class Grown:
+class GrownTable:
     """A table with a number of versions. It is created again when measured appends have tripled its versions."""
 
     def __init__(self, path: Path, make: Callable[[Path], System], versions: int) -> None:
@@ -163,9 +163,9 @@ class Grown:
         return self._plan(None, files=self.versions)
 
     def _plan(self, key: int | None, *, files: int) -> float:
-        found: list[int] = []
-        taken = seconds(lambda: found.append(self.system.open_and_plan(key)))
-        assert found == [files], f"{found} files were planned where {files} hold the rows"
+        planned_files: list[int] = []
+        taken = seconds(lambda: planned_files.append(self.system.open_and_plan(key)))
+        assert planned_files == [files], f"{planned_files} files were planned where {files} hold the rows"
         return taken
 
     def _append(self, count: int) -> float:
@@ -208,7 +208,7 @@ Times = dict[Case, list[float]]
 
 
 @dataclass(frozen=True)
-class Found:
+class Measurements:
     single: Times  # appends of one row
     thousand: Times  # appends of 1,000 rows
     one: Times  # opening, and planning for one key
@@ -224,22 +224,22 @@ def measure(report: Report, numbers: Numbers, folder: Path, postgres: str | None
         ours["Penstock on PostgreSQL"] = lambda path: Penstock(path, Settings(database_url=postgres))
     peers: dict[str, Callable[[Path], System]] = {"deltalake": Delta, "pyiceberg": Iceberg}
     sizes = sorted((*numbers.alone, *numbers.beside))
-    table_specs = [(who, make, n) for who, make in ours.items() for n in sizes]
-    table_specs += [(who, make, n) for who, make in peers.items() for n in numbers.beside]
-    tables = {(who, n): Grown(folder / str(i), make, n) for i, (who, make, n) in enumerate(table_specs)}
+    table_specs = [(system, make, n) for system, make in ours.items() for n in sizes]
+    table_specs += [(system, make, n) for system, make in peers.items() for n in numbers.beside]
+    tables = {(system, n): GrownTable(folder / str(i), make, n) for i, (system, make, n) in enumerate(table_specs)}
     floors = {
-        ("a bare Parquet file, flushed", 0): Bare(folder / "flushed", durable=True),
-        ("a bare Parquet file", 0): Bare(folder / "bare", durable=False),
+        ("a bare Parquet file, flushed", 0): PlainParquet(folder / "flushed", durable=True),
+        ("a bare Parquet file", 0): PlainParquet(folder / "bare", durable=False),
     }
-    found = _measured(tables, floors, numbers)
-    report.add(_appends(found, [*tables, *floors]))
-    report.add(_plans(found, list(tables)))
-    report.add(_ratios(found, list(ours), list(peers), numbers))
+    measurements = _measured(tables, floors, numbers)
+    report.add(_appends(measurements, [*tables, *floors]))
+    report.add(_plans(measurements, list(tables)))
+    report.add(_ratios(measurements, list(ours), list(peers), numbers))
 
 
-def _measured(tables: dict[Case, Grown], floors: dict[Case, Bare], numbers: Numbers) -> Found:
+def _measured(tables: dict[Case, GrownTable], floors: dict[Case, PlainParquet], numbers: Numbers) -> Measurements:
     def turns(
-        act: Callable[[Grown], float], times: int, besides: dict[Case, Callable[[], float]] | None = None
+        act: Callable[[GrownTable], float], times: int, besides: dict[Case, Callable[[], float]] | None = None
     ) -> Times:
         jobs = {case: partial(act, grown) for case, grown in tables.items()}
         return interleaved({**jobs, **(besides or {})}, times, at_most=numbers.at_most)
@@ -250,48 +250,48 @@ def _measured(tables: dict[Case, Grown], floors: dict[Case, Bare], numbers: Numb
         return turns(lambda grown: grown.append(count), numbers.samples, bare)
 
     # Plans first: they need tables with the exact number of versions.
-    one, whole = turns(Grown.find_one, numbers.samples), turns(Grown.list_all, numbers.full_plans)
-    found = Found(appends(1), appends(1000), one, whole)
+    one, whole = turns(GrownTable.find_one, numbers.samples), turns(GrownTable.list_all, numbers.full_plans)
+    measurements = Measurements(appends(1), appends(1000), one, whole)
     for grown in tables.values():
         grown.system.close()
-    return found
+    return measurements
 
 
-def _appends(found: Found, cases: list[Case]) -> Grid:
+def _appends(measurements: Measurements, cases: list[Case]) -> Grid:
     header = ["", "versions", "1 row, median", "p99", "1,000 rows, median", "p99", "samples"]
     lines = []
     for case in cases:
-        single, thousand = found.single[case], found.thousand[case]
+        single, thousand = measurements.single[case], measurements.thousand[case]
         samples = f"{len(single)} + {len(thousand)}"
         lines.append([*_case(case), *median_and_p99(single), *median_and_p99(thousand), samples])
     return Grid("Append, in milliseconds", header, lines)
 
 
-def _plans(found: Found, cases: list[Case]) -> Grid:
+def _plans(measurements: Measurements, cases: list[Case]) -> Grid:
     header = ["", "versions = files", "one key, median", "p99", "all files, median", "µs a file", "samples"]
     lines = []
     for case in cases:
-        one, whole = found.one[case], median(found.whole[case])
-        samples = f"{len(one)} + {len(found.whole[case])}"
+        one, whole = measurements.one[case], median(measurements.whole[case])
+        samples = f"{len(one)} + {len(measurements.whole[case])}"
         lines.append([*_case(case), *median_and_p99(one), ms(whole), f"{whole * 1e6 / case[1]:,.1f}", samples])
     return Grid("Open and plan, in milliseconds", header, lines)
 
 
-def _ratios(found: Found, ours: list[str], peers: list[str], numbers: Numbers) -> Grid:
+def _ratios(measurements: Measurements, ours: list[str], peers: list[str], numbers: Numbers) -> Grid:
     def ratio(above: Case, below: Case) -> list[str]:
-        times = (found.single, found.thousand, found.one, found.whole)
-        return [f"{median(each[above]) / median(each[below]):.2f}" for each in times]
+        times = (measurements.single, measurements.thousand, measurements.one, measurements.whole)
+        return [f"{median(times_of_cases[above]) / median(times_of_cases[below]):.2f}" for times_of_cases in times]
 
     few, many = min(numbers.beside), max(numbers.alone)
-    lines = [[f"{who}: {many:,} versions ÷ {few}", *ratio((who, many), (who, few))] for who in ours]
-    for peer, who, n in product(peers, ours, numbers.beside):
-        lines.append([f"{peer} ÷ {who}, {n} versions", *ratio((peer, n), (who, n))])
+    lines = [[f"{system}: {many:,} versions ÷ {few}", *ratio((system, many), (system, few))] for system in ours]
+    for peer, system, n in product(peers, ours, numbers.beside):
+        lines.append([f"{peer} ÷ {system}, {n} versions", *ratio((peer, n), (system, n))])
     return Grid("Ratios of the medians", ["", "1 row", "1,000 rows", "one key", "all files"], lines)
 
 
 def _case(case: Case) -> tuple[str, str]:
-    who, versions = case
-    return who, f"{versions:,}" if versions else "–"
+    system, versions = case
+    return system, f"{versions:,}" if versions else "–"
 
 
 def _options() -> argparse.Namespace:

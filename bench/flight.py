@@ -120,17 +120,17 @@ def streams(ground: Ground, bare: fl.FlightClient, rows: pa.Table, numbers: Numb
         return seconds(lambda: put(client, WRITTEN, batches))
 
     def read(client: fl.FlightClient) -> float:
-        found: list[int] = []
-        taken = seconds(lambda: found.extend(batch.num_rows for batch in get(client, READ)))
-        assert sum(found) == rows.num_rows
+        row_counts: list[int] = []
+        taken = seconds(lambda: row_counts.extend(batch.num_rows for batch in get(client, READ)))
+        assert sum(row_counts) == rows.num_rows
         return taken
 
     for client in flight_clients.values():
         inserted(client)
         read(client)
     _assert_alike(ground, rows)
-    jobs = {(INSERT, who): partial(inserted, client) for who, client in flight_clients.items()}
-    jobs |= {(GET, who): partial(read, client) for who, client in flight_clients.items()}
+    jobs = {(INSERT, system): partial(inserted, client) for system, client in flight_clients.items()}
+    jobs |= {(GET, system): partial(read, client) for system, client in flight_clients.items()}
     return interleaved(jobs, numbers.rounds)
 
 
@@ -145,18 +145,18 @@ def _assert_alike(ground: Ground, rows: pa.Table) -> None:
 def _streams_table(took: dict[tuple[str, str], list[float]], rows: pa.Table, numbers: Numbers) -> Grid:
     size = rows.nbytes / 1e6
     lines = []
-    for (what, who), times in took.items():
-        floor = took[what, BARE]
+    for (operation, system), times in took.items():
+        floor = took[operation, BARE]
         ratios = [min(floor) / min(times), median(floor) / median(times)]
         judged = [*(f"{r:.2f}" for r in ratios), f"from {THROUGHPUT}", _yes(ratios[1] >= THROUGHPUT)]
         rate = f"{size / median(times):,.0f}"
         lines.append(
             [
-                f"{what}, {who}",
+                f"{operation}, {system}",
                 f"{min(times):.2f}",
                 f"{median(times):.2f}",
                 rate,
-                *(judged if who == OURS else [""] * 4),
+                *(judged if system == OURS else [""] * 4),
             ]
         )
     return Grid(
@@ -173,42 +173,42 @@ def _streams_table(took: dict[tuple[str, str], list[float]], rows: pa.Table, num
 def small(ground: Ground, numbers: Numbers) -> dict[tuple[int, str], list[flighters.Wrote]]:
     from deltalake import DeltaTable
 
-    found: dict[tuple[int, str], list[flighters.Wrote]] = {}
+    measurements: dict[tuple[int, str], list[flighters.Wrote]] = {}
     number = count()
 
-    def run(clients: int, who: str) -> float:
+    def run(clients: int, system: str) -> float:
         name = f"small_{next(number)}"
-        if who == OURS:
+        if system == OURS:
             ground.lake.create(f"bench.{name}", SCHEMA.empty_table())
             wrote = flighters.side_by_side(
                 flighters.over_flight, (ground.address, f"bench.{name}"), clients, numbers.writing
             )
-            there = ground.lake.dataset(f"bench.{name}").current().num_rows
+            row_count = ground.lake.dataset(f"bench.{name}").current().num_rows
         else:
             target_path = str(ground.folder / name)
             DeltaTable.create(target_path, SCHEMA)
             wrote = flighters.side_by_side(flighters.by_deltalake, (target_path,), clients, numbers.writing)
-            there = DeltaTable(target_path).count()
-        assert there == len(wrote.took) + 2 * clients, (
+            row_count = DeltaTable(target_path).count()
+        assert row_count == len(wrote.took) + 2 * clients, (
             "acknowledged rows are missing"
         )  # the first and the last insert of each client
-        found.setdefault((clients, who), []).append(wrote)
+        measurements.setdefault((clients, system), []).append(wrote)
         return numbers.writing
 
     interleaved(
-        {(clients, who): partial(run, clients, who) for clients in numbers.clients for who in (OURS, DELTA)},
+        {(clients, system): partial(run, clients, system) for clients in numbers.clients for system in (OURS, DELTA)},
         numbers.turns,
     )
-    return found
+    return measurements
 
 
-def _small_table(found: dict[tuple[int, str], list[flighters.Wrote]], numbers: Numbers) -> Grid:
+def _small_table(measurements: dict[tuple[int, str], list[flighters.Wrote]], numbers: Numbers) -> Grid:
     lines = []
     for clients in numbers.clients:
-        rates = {who: median(wrote.rate for wrote in found[clients, who]) for who in (OURS, DELTA)}
+        rates = {system: median(wrote.rate for wrote in measurements[clients, system]) for system in (OURS, DELTA)}
         cells = []
-        for who, rate in rates.items():
-            took = [each for wrote in found[clients, who] for each in wrote.took]
+        for system, rate in rates.items():
+            took = [call_seconds for wrote in measurements[clients, system] for call_seconds in wrote.took]
             cells += [f"{rate:,.1f}", *median_and_p99(took)]
         ratio = rates[OURS] / rates[DELTA]
         judged = (
@@ -216,11 +216,11 @@ def _small_table(found: dict[tuple[int, str], list[flighters.Wrote]], numbers: N
         )
         lines.append([str(clients), *cells, f"{ratio:.1f}", *judged])
     ours = [f"{OURS}: {word}" for word in ("inserts/s", "p50", "p99")]
-    theirs = [f"{DELTA}: {word}" for word in ("appends/s", "p50", "p99")]
+    delta_columns = [f"{DELTA}: {word}" for word in ("appends/s", "p50", "p99")]
     return Grid(
         f"Durable single-row inserts per second, and milliseconds of each; clients are processes; "
         f"{numbers.turns} × {numbers.writing:.0f} s",
-        ["clients", *ours, *theirs, "ratio", "goal", "reached"],
+        ["clients", *ours, *delta_columns, "ratio", "goal", "reached"],
         lines,
     )
 
@@ -229,8 +229,8 @@ def _small_table(found: dict[tuple[int, str], list[flighters.Wrote]], numbers: N
 
 
 def updates(ground: Ground, numbers: Numbers) -> dict[tuple[str, str], list[float]]:
-    each = numbers.rows // FILES
-    paths = ground.make("bench.first", [table(each, number * each) for number in range(FILES)])
+    rows_per_file = numbers.rows // FILES
+    paths = ground.make("bench.first", [table(rows_per_file, number * rows_per_file) for number in range(FILES)])
     delta = _as_delta(ground.folder / "delta", paths)
     [first] = [batch["rowid"][0].as_py() for batch in get(ground.client, "bench.first", filter="id = 0", rowid=True)]
     number = count()
@@ -244,7 +244,7 @@ def updates(ground: Ground, numbers: Numbers) -> dict[tuple[str, str], list[floa
         _assert_updated(ground.lake.dataset(name).current().paths(), source, numbers.rows)
         return taken
 
-    def theirs(streamed: bool, source: pa.Table) -> float:
+    def merge_with_delta(streamed: bool, source: pa.Table) -> float:
         target_path = ground.folder / f"delta_{next(number)}"
         shutil.copytree(delta, target_path, copy_function=os.link)  # no writer changes existing files
         os.sync()
@@ -255,11 +255,11 @@ def updates(ground: Ground, numbers: Numbers) -> dict[tuple[str, str], list[floa
 
     jobs: dict[tuple[str, str], Callable[[], float]] = {}
     for shape, files in ((TWO, [FILES // 4, FILES * 2 // 3]), (ALL, range(FILES))):
-        keys = np.concatenate([file * each + _spread(IDS // len(files), each) for file in files])
+        keys = np.concatenate([file * rows_per_file + _spread(IDS // len(files), rows_per_file) for file in files])
         source = table(IDS, numbers.rows * 2).set_column(0, SCHEMA.field("id"), pa.array(keys))
         jobs[shape, OURS] = partial(ours, source)
-        jobs[shape, DELTA] = partial(theirs, True, source)
-        jobs[shape, NOT_STREAMED] = partial(theirs, False, source)
+        jobs[shape, DELTA] = partial(merge_with_delta, True, source)
+        jobs[shape, NOT_STREAMED] = partial(merge_with_delta, False, source)
     return interleaved(jobs, numbers.updates)
 
 
@@ -301,9 +301,9 @@ def _live(target_path: Path) -> list[str]:
 
 def _assert_updated(paths: Sequence[str], source: pa.Table, rows: int) -> None:
     dataset = pads.dataset(list(paths), schema=SCHEMA)  # deltalake writes string views
-    found = dataset.to_table(SCHEMA.names, filter=pc.field("id").isin(source["id"].combine_chunks()))
+    updated_rows = dataset.to_table(SCHEMA.names, filter=pc.field("id").isin(source["id"].combine_chunks()))
     assert dataset.count_rows() == rows
-    assert found.sort_by("id").equals(source.sort_by("id"))
+    assert updated_rows.sort_by("id").equals(source.sort_by("id"))
 
 
 def _spread(amount: int, within: int) -> np.ndarray:
@@ -312,13 +312,13 @@ def _spread(amount: int, within: int) -> np.ndarray:
 
 def _updates_table(took: dict[tuple[str, str], list[float]], numbers: Numbers) -> Grid:
     lines = []
-    for (shape, who), times in took.items():
+    for (shape, system), times in took.items():
         judged = [""] * 4
-        if who == OURS:
+        if system == OURS:
             peers = [took[shape, DELTA], took[shape, NOT_STREAMED]]
             ratios = [min(map(of, peers)) / of(times) for of in (min, median)]
             judged = [*(f"{r:.2f}" for r in ratios), f"from {FASTER[shape]:.0f}", _yes(ratios[1] >= FASTER[shape])]
-        lines.append([f"{shape}: {who}", f"{min(times):.3f}", f"{median(times):.3f}", *judged])
+        lines.append([f"{shape}: {system}", f"{min(times):.3f}", f"{median(times):.3f}", *judged])
     return Grid(
         f"Seconds to update {IDS} rows of {numbers.rows:,}; {numbers.updates} rounds. Ratios: the faster deltalake ÷ Penstock",
         ["location of the rows", "best", "median", "ratio by best", "by median", "goal", "reached"],

@@ -21,7 +21,7 @@ from rows import table
 
 CODEC, GROUP_ROWS = "zstd", 128 << 10  # as in Penstock
 _OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]  # otherwise the channels of a process share a connection
-_PATIENCE = 300.0  # seconds
+_TIMEOUT_SECONDS = 300.0
 
 
 # Client of pyarrow.
@@ -63,7 +63,7 @@ def _named(name: str) -> dict[str, str]:
 # Plain server without a catalog.
 
 
-class Bare(fl.FlightServerBase):
+class PlainFlightServer(fl.FlightServerBase):
     """Writes received rows to a Parquet file like Penstock's, and returns rows of Penstock's files."""
 
     def __init__(self, location: str, like: Sequence[str]) -> None:
@@ -83,7 +83,7 @@ class Bare(fl.FlightServerBase):
 
 def serve_bare(location: str, like: Sequence[str], sender: Pipe) -> None:
     """Report the port, and serve until the process is terminated."""
-    with Bare(location, like) as server:
+    with PlainFlightServer(location, like) as server:
         sender.send(server.port)
         server.serve()
 
@@ -96,14 +96,14 @@ def dictionaries(path: str) -> list[str]:
 
 
 def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    held: list[pa.RecordBatch] = []
+    pending: list[pa.RecordBatch] = []
     for batch in batches:
-        held.append(batch)
-        if sum(each.num_rows for each in held) >= GROUP_ROWS:
-            yield pa.Table.from_batches(held)
-            held = []
-    if held:
-        yield pa.Table.from_batches(held)
+        pending.append(batch)
+        if sum(batch.num_rows for batch in pending) >= GROUP_ROWS:
+            yield pa.Table.from_batches(pending)
+            pending = []
+    if pending:
+        yield pa.Table.from_batches(pending)
 
 
 # Processes that write single rows.
@@ -151,14 +151,14 @@ def side_by_side(opened: Callable[..., Writing], args: Sequence[str], processes:
     ]
     for process in running:
         process.start()
-    ready.wait(_PATIENCE)
-    found = Wrote(seconds)
+    ready.wait(_TIMEOUT_SECONDS)
+    result = Wrote(seconds)
     for receiver, _ in pipes:
-        assert receiver.poll(seconds + _PATIENCE), "a writer did not end in time"
-        found.took += receiver.recv()
+        assert receiver.poll(seconds + _TIMEOUT_SECONDS), "a writer did not end in time"
+        result.took += receiver.recv()
     for process in running:
         process.join()
-    return found
+    return result
 
 
 def _write(
@@ -167,7 +167,7 @@ def _write(
     write = opened(*args)
     row = number * 1_000_000
     write(row)  # warm-up: everything is loaded and connected
-    ready.wait(_PATIENCE)
+    ready.wait(_TIMEOUT_SECONDS)
     end = time.perf_counter() + seconds
     took = []
     while True:

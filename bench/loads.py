@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 MARK = b"@@@@@@@@"  # replaced by the version in a request; JSON ignores the leading spaces
 _LENGTH = b"\r\ncontent-length:"
-_PATIENCE = 30.0  # seconds to wait for the last responses
+_TIMEOUT_SECONDS = 30.0  # to wait for the last responses
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,11 @@ async def _run(load: Load) -> Outcome:
         client = _Connection(requests, versions, begun + load.seconds, loop.create_future())
         await loop.create_connection(lambda client=client: client, "127.0.0.1", load.port)  # type: ignore[misc]
         clients.append(client)
-    async with asyncio.timeout(load.seconds + _PATIENCE):
-        await asyncio.gather(*(each.over for each in clients))
+    async with asyncio.timeout(load.seconds + _TIMEOUT_SECONDS):
+        await asyncio.gather(*(client.over for client in clients))
     return Outcome(
         time.perf_counter() - begun,
-        [each for client in clients for each in client.took],
+        [seconds for client in clients for seconds in client.took],
         time.process_time() - busy,
         [client.versions or [] for client in clients],
     )

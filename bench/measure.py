@@ -30,12 +30,12 @@ def interleaved(
 
     A job that has run for `at_most` seconds is skipped while the others continue.
     """
-    found: dict[Name, list[float]] = {name: [] for name in jobs}
+    measurements: dict[Name, list[float]] = {name: [] for name in jobs}
     for _ in range(times):
         for name, job in jobs.items():
-            if sum(found[name]) < at_most:
-                found[name].append(job())
-    return found
+            if sum(measurements[name]) < at_most:
+                measurements[name].append(job())
+    return measurements
 
 
 def p99(sample: Sequence[float]) -> float:

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 
 import mergers
 from measure import Grid, Report, interleaved
-from mergers import CODEC, CORES, GROUP_ROWS, KEY, Done, Merger, Task
+from mergers import CODEC, CORES, GROUP_ROWS, KEY, MergeCounts, Merger, Task
 from rows import SCHEMA, table
 
 # Peers and DuckDB are imported where they are used, so that other processes do not hold them in memory.
@@ -41,7 +41,7 @@ TWO, ALL, OF_MANY = f"2 of {FILES} files", f"all {FILES} files", f"2 of {MANY} f
 
 
 @dataclass(frozen=True)
-class Who:
+class Implementation:
     merge: Merger
     strategies: tuple[str, ...] = STRATEGIES
     shapes: tuple[str, ...] = (TWO, ALL)
@@ -50,24 +50,24 @@ class Who:
 
 
 OURS = {
-    "Penstock, pyarrow": Who(mergers.penstock_pyarrow),
-    "Penstock, duckdb": Who(mergers.penstock_duckdb),
-    "Penstock, auto": Who(mergers.penstock_auto),
+    "Penstock, pyarrow": Implementation(mergers.penstock_pyarrow),
+    "Penstock, duckdb": Implementation(mergers.penstock_duckdb),
+    "Penstock, auto": Implementation(mergers.penstock_auto),
 }
 PEERS = {
-    "deltalake": Who(mergers.deltalake),
-    "deltalake, source not streamed": Who(mergers.deltalake_at_once),
-    "fsspeckit, pyarrow": Who(mergers.fsspeckit_pyarrow, FSSPECKIT, slow=("update", "deduplicate")),
-    "fsspeckit, duckdb": Who(mergers.fsspeckit_duckdb, FSSPECKIT, slow=("insert", "update", "deduplicate")),
-    "a script for DuckDB": Who(mergers.duckdb_script),
+    "deltalake": Implementation(mergers.deltalake),
+    "deltalake, source not streamed": Implementation(mergers.deltalake_at_once),
+    "fsspeckit, pyarrow": Implementation(mergers.fsspeckit_pyarrow, FSSPECKIT, slow=("update", "deduplicate")),
+    "fsspeckit, duckdb": Implementation(mergers.fsspeckit_duckdb, FSSPECKIT, slow=("insert", "update", "deduplicate")),
+    "a script for DuckDB": Implementation(mergers.duckdb_script),
 }
 FLOORS = {
-    "pyarrow: touched files": Who(mergers.pyarrow_rewrite, REWRITING, once=True),
-    "DuckDB: touched files": Who(mergers.duckdb_rewrite, REWRITING, once=True),
-    "DuckDB: touched files, by core": Who(mergers.duckdb_rewrite_by_core, REWRITING, once=True),
-    "pyarrow: keys, new file": Who(mergers.pyarrow_keys, ADDING, once=True),
-    "pyarrow: touched keys, new file": Who(mergers.pyarrow_touched_keys, ADDING, (TWO,), once=True),
-    "DuckDB: keys, new file": Who(mergers.duckdb_keys, ADDING, once=True),
+    "pyarrow: touched files": Implementation(mergers.pyarrow_rewrite, REWRITING, once=True),
+    "DuckDB: touched files": Implementation(mergers.duckdb_rewrite, REWRITING, once=True),
+    "DuckDB: touched files, by core": Implementation(mergers.duckdb_rewrite_by_core, REWRITING, once=True),
+    "pyarrow: keys, new file": Implementation(mergers.pyarrow_keys, ADDING, once=True),
+    "pyarrow: touched keys, new file": Implementation(mergers.pyarrow_touched_keys, ADDING, (TWO,), once=True),
+    "DuckDB: keys, new file": Implementation(mergers.duckdb_keys, ADDING, once=True),
 }
 EVERYBODY = {**OURS, **PEERS, **FLOORS}
 
@@ -77,12 +77,12 @@ _ONLY = "measure only cases whose names contain these words: --only Penstock,tou
 
 @dataclass(frozen=True)
 class Case:
-    who: str
+    system: str
     strategy: str
     shape: str
 
     def __str__(self) -> str:
-        return f"{self.who}: {self.strategy}, {self.shape}"
+        return f"{self.system}: {self.strategy}, {self.shape}"
 
 
 Look = Callable[[str, str, str], float | None]  # figure of an implementation, a strategy and a shape
@@ -93,7 +93,7 @@ class MergeResult:
     seconds: float
     cpu: float  # CPU seconds of all threads, which are more reliable on a busy machine
     peak: int  # bytes
-    done: Done
+    done: MergeCounts
 
 
 def main() -> None:
@@ -102,16 +102,16 @@ def main() -> None:
     cases_to_run = _list_cases(options.only, slow=options.slow)
     with tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=options.folder) as folder:
         ground = Ground(Path(folder), options.rows // FILES, {case.shape for case in cases_to_run})
-        found = Found(ground)
-        jobs = {case: partial(found.measure, case) for case in cases_to_run}
-        found.times = interleaved(jobs, options.repeat, at_most=AT_MOST)
+        measurements = Measurements(ground)
+        jobs = {case: partial(measurements.measure, case) for case in cases_to_run}
+        measurements.times = interleaved(jobs, options.repeat, at_most=AT_MOST)
         ground.check_untouched()
     for shape in (TWO, ALL):
-        report.add(_seconds(found, shape))
-        report.add(_peaks(found, shape))
-    report.add(_ratios(found))
-    if found.notes:
-        report.add(_noted(found))
+        report.add(_seconds(measurements, shape))
+        report.add(_peaks(measurements, shape))
+    report.add(_ratios(measurements))
+    if measurements.notes:
+        report.add(_notes_grid(measurements))
     print(f"\nalso in {report.save()}")
 
 
@@ -121,51 +121,53 @@ class Ground:
     def __init__(self, folder: Path, file_rows: int, shapes: Iterable[str]) -> None:
         self.file_rows = file_rows
         self.folder = folder
-        self._made: dict[str, Made] = {"warm-up": self._make("warm-up", 2, 1000, [0, 1])}
+        self._targets: dict[str, TargetFiles] = {"warm-up": self._make("warm-up", 2, 1000, [0, 1])}
         for shape in sorted(shapes):
             files = MANY if shape == OF_MANY else FILES
             touched = list(range(FILES)) if shape == ALL else [FILES // 4, FILES * 2 // 3]
-            self._made[shape] = self._make(shape, files, file_rows, touched)
+            self._targets[shape] = self._make(shape, files, file_rows, touched)
         self._stamps = self._stamped()
 
-    def __getitem__(self, shape: str) -> "Made":
-        return self._made[shape]
+    def __getitem__(self, shape: str) -> "TargetFiles":
+        return self._targets[shape]
 
     def task(self, case: Case, target_copy: Path) -> Task:
         """Create a copy of the target with hard links, because no implementation may write into existing files."""
-        made = self._made[case.shape]
-        delta = case.who.startswith("deltalake")
-        shutil.copytree(made.delta if delta else made.target, target_copy, copy_function=os.link)
-        return Task(str(target_copy), str(made.source(case.strategy)), case.strategy, made.touched)
+        target_files = self._targets[case.shape]
+        delta = case.system.startswith("deltalake")
+        shutil.copytree(target_files.delta if delta else target_files.target, target_copy, copy_function=os.link)
+        return Task(str(target_copy), str(target_files.source(case.strategy)), case.strategy, target_files.touched)
 
     def check_untouched(self) -> None:
         assert self._stamped() == self._stamps, "an implementation has changed an existing file"
 
-    def _make(self, shape: str, files: int, file_rows: int, touched: Sequence[int]) -> "Made":
+    def _make(self, shape: str, files: int, file_rows: int, touched: Sequence[int]) -> "TargetFiles":
         _say(f"making {files} files of {file_rows:,} rows ({shape})")
-        made = Made(self.folder / shape, tuple(f"part-{n:05}.parquet" for n in touched), files * file_rows)
-        made.target.mkdir(parents=True)
+        target_files = TargetFiles(
+            self.folder / shape, tuple(f"part-{n:05}.parquet" for n in touched), files * file_rows
+        )
+        target_files.target.mkdir(parents=True)
 
         def write(number: int) -> None:
-            path = made.target / f"part-{number:05}.parquet"
+            path = target_files.target / f"part-{number:05}.parquet"
             pq.write_table(table(file_rows, number * file_rows), path, compression=CODEC, row_group_size=GROUP_ROWS)
 
         with ThreadPoolExecutor(CORES) as pool:
             list(pool.map(write, range(files)))
         half = FILES * file_rows // 200 if files > 2 else file_rows // 20
-        there = np.concatenate([n * file_rows + _spread(half // len(touched), file_rows) for n in touched])
-        _sources(made, np.concatenate([there, made.rows + np.arange(half)]))
+        existing_keys = np.concatenate([n * file_rows + _spread(half // len(touched), file_rows) for n in touched])
+        _sources(target_files, np.concatenate([existing_keys, target_files.rows + np.arange(half)]))
         if shape != OF_MANY:
-            _log(made)
-        return made
+            _log(target_files)
+        return target_files
 
     def _stamped(self) -> dict[Path, tuple[int, int]]:
-        paths = sorted(path for made in self._made.values() for path in made.target.iterdir())
+        paths = sorted(path for target_files in self._targets.values() for path in target_files.target.iterdir())
         return {path: ((stat := path.stat()).st_size, stat.st_mtime_ns) for path in paths}
 
 
 @dataclass(frozen=True)
-class Made:
+class TargetFiles:
     folder: Path
     touched: tuple[str, ...]
     rows: int
@@ -187,22 +189,24 @@ def _spread(count: int, within: int) -> np.ndarray:
     return np.arange(count, dtype=np.int64) * within // count
 
 
-def _sources(made: Made, keys: np.ndarray) -> None:
+def _sources(target_files: TargetFiles, keys: np.ndarray) -> None:
     """Write the source with unique keys, and one with a tenth of the keys repeated. All rows differ from the target."""
-    lot = np.random.default_rng(len(keys))
+    random = np.random.default_rng(len(keys))
     for strategy, ids in (
         ("upsert", keys),
-        ("deduplicate", np.concatenate([keys, lot.choice(keys, len(keys) // 10, replace=False)])),
+        ("deduplicate", np.concatenate([keys, random.choice(keys, len(keys) // 10, replace=False)])),
     ):
-        rows = table(len(ids), made.rows * 2).set_column(0, SCHEMA.field(KEY), pa.array(lot.permutation(ids)))
-        pq.write_table(rows, made.source(strategy))
+        rows = table(len(ids), target_files.rows * 2).set_column(
+            0, SCHEMA.field(KEY), pa.array(random.permutation(ids))
+        )
+        pq.write_table(rows, target_files.source(strategy))
 
 
-def _log(made: Made) -> None:
+def _log(target_files: TargetFiles) -> None:
     from deltalake import convert_to_deltalake
 
-    shutil.copytree(made.target, made.delta, copy_function=os.link)
-    convert_to_deltalake(str(made.delta))
+    shutil.copytree(target_files.target, target_files.delta, copy_function=os.link)
+    convert_to_deltalake(str(target_files.delta))
 
 
 @dataclass(frozen=True)
@@ -215,7 +219,7 @@ class Digest:
 
 
 @dataclass
-class Found:
+class Measurements:
     """Measurements of all cases."""
 
     ground: Ground
@@ -231,62 +235,62 @@ class Found:
             return float("inf")
         with tempfile.TemporaryDirectory(dir=self.ground.folder) as folder:
             target_copy = Path(folder)
-            warm = self.ground.task(Case(case.who, case.strategy, "warm-up"), target_copy / "warm-up")
+            warm = self.ground.task(Case(case.system, case.strategy, "warm-up"), target_copy / "warm-up")
             task = self.ground.task(case, target_copy / "target")
             os.sync()  # pending writes of other cases must not count
             try:
-                merge_run: MergeResult = _fresh(run, EVERYBODY[case.who].merge, warm, task)
+                merge_run: MergeResult = _fresh(run, EVERYBODY[case.system].merge, warm, task)
             except Exception as failure:
-                return self._refused(case, f"failed with {type(failure).__name__}: {failure}"[:300])
+                return self._reject(case, f"failed with {type(failure).__name__}: {failure}"[:300])
             if case not in self.peaks and (complaint := self._check(case, Path(task.directory), merge_run.done)):
-                return self._refused(case, complaint)
+                return self._reject(case, complaint)
             self.peaks.setdefault(case, []).append(merge_run.peak)
         by = f" by {merge_run.done.engine}" if merge_run.done.engine else ""
         _say(f"{case}{by}: {merge_run.seconds:.3f} s, {merge_run.cpu:.3f} s of work, {merge_run.peak / 1e6:,.0f} MB")
         return merge_run.seconds
 
-    def best(self, who: str, strategy: str, shape: str) -> float | None:
-        return self._of(self.times, min, who, strategy, shape)
+    def best(self, system: str, strategy: str, shape: str) -> float | None:
+        return self._of(self.times, min, system, strategy, shape)
 
-    def usual(self, who: str, strategy: str, shape: str) -> float | None:
-        return self._of(self.times, median, who, strategy, shape)
+    def usual(self, system: str, strategy: str, shape: str) -> float | None:
+        return self._of(self.times, median, system, strategy, shape)
 
-    def peak(self, who: str, strategy: str, shape: str) -> float | None:
+    def peak(self, system: str, strategy: str, shape: str) -> float | None:
         """Return the median of the peak memory, because it is random whether two threads peak at once."""
-        return self._of(self.peaks, median, who, strategy, shape)
+        return self._of(self.peaks, median, system, strategy, shape)
 
     def _of(self, figures: Mapping[Case, Sequence[float]], pick: Callable[[Any], float], *key: str) -> float | None:
         case = _case(*key)
         sample = figures.get(case)
         return pick(sample) if sample and case not in self.wrong else None
 
-    def _refused(self, case: Case, complaint: str) -> float:
+    def _reject(self, case: Case, complaint: str) -> float:
         self.wrong.add(case)
         self._note(case, complaint)
         _say(f"{case}: {complaint}")
         return float("inf")
 
-    def _note(self, case: Case, what: str) -> None:
-        self.notes.setdefault(f"{case.who} {what}", []).append(case)
+    def _note(self, case: Case, note: str) -> None:
+        self.notes.setdefault(f"{case.system} {note}", []).append(case)
 
-    def _check(self, case: Case, target_copy: Path, done: Done) -> str | None:
+    def _check(self, case: Case, target_copy: Path, done: MergeCounts) -> str | None:
         """Check rows, types and counts of a result. Returns the error, if any. Counts are optional."""
         if done.engine:
             self._note(case, f"took {done.engine}")
         if (
-            case.who in FLOORS or case.shape == OF_MANY
+            case.system in FLOORS or case.shape == OF_MANY
         ):  # lower bounds do not merge; the large target was checked with fewer files
             return None
         paths = sorted(map(str, target_copy.glob("*.parquet")))
-        if case.who.startswith("deltalake"):
+        if case.system.startswith("deltalake"):
             paths = _live(target_copy)
-        there = digest(paths)
+        result_digest = digest(paths)
         requested = (case.shape, case.strategy)
         if requested not in self._expected:
             self._expected[requested] = expected(self.ground[case.shape], case.strategy)
         rows, counts = self._expected[requested]
-        if there != rows:
-            return f"wrong result: {there} instead of {rows}"
+        if result_digest != rows:
+            return f"wrong result: {result_digest} instead of {rows}"
         reported_counts = {name: getattr(done, name) for name in counts}
         if differ := {
             name: (reported_counts[name], count)
@@ -311,13 +315,13 @@ def digest(paths: Sequence[str]) -> Digest:
     return Digest(len(hashes), int(hashes.sum(dtype=np.uint64)), types)
 
 
-def expected(made: Made, strategy: str) -> tuple[Digest, dict[str, int]]:
+def expected(target_files: TargetFiles, strategy: str) -> tuple[Digest, dict[str, int]]:
     """Return the expected rows and counts of a merge. The keys of the target are its row numbers."""
-    target, types = _hashes(sorted(map(str, made.target.iterdir())), KEY)
-    rows = pq.read_table(made.source(strategy))
+    target, types = _hashes(sorted(map(str, target_files.target.iterdir())), KEY)
+    rows = pq.read_table(target_files.source(strategy))
     if strategy == "deduplicate":
         rows = mergers.deduplicated(rows)
-    plain = made.folder / "plain.parquet"
+    plain = target_files.folder / "plain.parquet"
     pq.write_table(rows, plain)
     source, _ = _hashes([str(plain)], KEY)
     keys = np.sort(rows[KEY].to_numpy())
@@ -341,9 +345,11 @@ def _hashes(paths: Sequence[str], order: str | None = None) -> tuple[np.ndarray,
     import duckdb
 
     with duckdb.connect() as db:
-        found = db.read_parquet(list(paths))
-        types = ", ".join(f"{name} {kind}" for name, kind in zip(found.columns, found.types, strict=True))
-        rows = db.sql(f"SELECT hash(found) AS hash FROM found {f'ORDER BY {order}' * bool(order)}").fetchnumpy()
+        relation = db.read_parquet(list(paths))
+        types = ", ".join(
+            f"{name} {data_type}" for name, data_type in zip(relation.columns, relation.types, strict=True)
+        )
+        rows = db.sql(f"SELECT hash(relation) AS hash FROM relation {f'ORDER BY {order}' * bool(order)}").fetchnumpy()
     return rows["hash"], types
 
 
@@ -353,11 +359,13 @@ def _live(target_copy: Path) -> list[str]:
     return sorted(DeltaTable(str(target_copy)).file_uris())
 
 
-def _case(who: str, strategy: str, shape: str) -> Case:
+def _case(system: str, strategy: str, shape: str) -> Case:
     """Return the measured case that represents this one."""
-    requested = EVERYBODY[who]
+    requested = EVERYBODY[system]
     return Case(
-        who, requested.strategies[0] if requested.once and strategy in requested.strategies else strategy, shape
+        system,
+        requested.strategies[0] if requested.once and strategy in requested.strategies else strategy,
+        shape,
     )
 
 
@@ -367,31 +375,33 @@ def _list_cases(only: Sequence[str], *, slow: bool) -> list[Case]:
         _case(name, strategy, shape)
         for shape in (TWO, ALL)
         for strategy in STRATEGIES
-        for name, who in EVERYBODY.items()
-        if shape in who.shapes and strategy in who.strategies and (slow or strategy not in who.slow)
+        for name, implementation in EVERYBODY.items()
+        if shape in implementation.shapes
+        and strategy in implementation.strategies
+        and (slow or strategy not in implementation.slow)
     ]
     many = [Case(name, "upsert", OF_MANY) for name in OURS]
-    return [case for case in dict.fromkeys(many + cases) if all(_meant(word, case) for word in only)]
+    return [case for case in dict.fromkeys(many + cases) if all(_is_selected(word, case) for word in only)]
 
 
-def _meant(word: str, case: Case) -> bool:
+def _is_selected(word: str, case: Case) -> bool:
     """Return whether a case matches one of the alternatives, which are separated by commas."""
-    return any(each in str(case) for each in word.split(","))
+    return any(name in str(case) for name in word.split(","))
 
 
-def _seconds(found: Found, shape: str) -> Grid:
-    rounds = max((len(sample) for case, sample in found.times.items() if case.shape == shape), default=0)
-    rows = found.ground.file_rows * FILES
+def _seconds(measurements: Measurements, shape: str) -> Grid:
+    rounds = max((len(sample) for case, sample in measurements.times.items() if case.shape == shape), default=0)
+    rows = measurements.ground.file_rows * FILES
     lines = [
-        [name, *(_cell(found.best(name, s, shape), found.usual(name, s, shape)) for s in STRATEGIES)]
+        [name, *(_cell(measurements.best(name, s, shape), measurements.usual(name, s, shape)) for s in STRATEGIES)]
         for name in EVERYBODY
     ]
     caption = f"Seconds, best (median), of up to {rounds} rounds: {rows // 100:,} rows into {rows:,}; existing keys in {shape}"
     return Grid(caption, ["", *STRATEGIES], _without_empty_lines(lines))
 
 
-def _peaks(found: Found, shape: str) -> Grid:
-    lines = [[name, *(_mb(found.peak(name, s, shape)) for s in STRATEGIES)] for name in EVERYBODY]
+def _peaks(measurements: Measurements, shape: str) -> Grid:
+    lines = [[name, *(_mb(measurements.peak(name, s, shape)) for s in STRATEGIES)] for name in EVERYBODY]
     lines = _without_empty_lines(lines)
     lines.append(["baseline: Python and pyarrow, no merge", *[_mb(_fresh(_peak))] * len(STRATEGIES)])
     return Grid(f"Peak memory of a process in MB, median; existing keys in {shape}", ["", *STRATEGIES], lines)
@@ -410,18 +420,18 @@ class Ratio:
     at_most: float | None = None  # None: no goal
     memory: bool = False
 
-    def lines(self, found: Found) -> Iterator[list[str]]:
+    def lines(self, measurements: Measurements) -> Iterator[list[str]]:
         for shape, other in self.shapes:
-            looks = (found.peak,) if self.memory else (found.best, found.usual)
+            looks = (measurements.peak,) if self.memory else (measurements.best, measurements.usual)
             rows = [[self._ratio(look, s, shape, other) for s in STRATEGIES] for look in looks]
             cells = [_cell(*figures) for figures in zip(*rows, strict=True)]
             judged = [ratio for s, ratio in zip(STRATEGIES, rows[0], strict=True) if s in self.strategies]
-            what = "memory" if self.memory else "time"
-            yield [f"{self.above} ÷ {self.beside}: {what}, {shape}", *cells, *self._verdict(judged)]
+            quantity = "memory" if self.memory else "time"
+            yield [f"{self.above} ÷ {self.beside}: {quantity}, {shape}", *cells, *self._verdict(judged)]
 
     def _ratio(self, look: Look, strategy: str, shape: str, other: str) -> float | None:
         above = look(self.above, strategy, shape)
-        below = [figure for who in self.below if (figure := look(who, strategy, other)) is not None]
+        below = [figure for system in self.below if (figure := look(system, strategy, other)) is not None]
         return above / min(below) if strategy in self.strategies and above is not None and below else None
 
     def _verdict(self, ratios: list[float | None]) -> list[str]:
@@ -451,7 +461,10 @@ RATIOS = [
     Ratio("Penstock, auto", "keys, new file", ["pyarrow: keys, new file"], ADDING, at_most=1.5),
     Ratio("Penstock, auto", *_DELTA, at_most=1),
     Ratio("Penstock, auto", *_DELTA, at_most=1, memory=True),
-    *(Ratio(who, f"in {TWO}", [who], ["upsert"], [(OF_MANY, TWO)], at_least=0.85, at_most=1.15) for who in OURS),
+    *(
+        Ratio(system, f"in {TWO}", [system], ["upsert"], [(OF_MANY, TWO)], at_least=0.85, at_most=1.15)
+        for system in OURS
+    ),
     Ratio("Penstock, pyarrow", "touched keys, new file", ["pyarrow: touched keys, new file"], ADDING, [(TWO, TWO)]),
     Ratio("Penstock, pyarrow", "fsspeckit", ["fsspeckit, pyarrow"]),
     Ratio("Penstock, duckdb", "fsspeckit", ["fsspeckit, duckdb"]),
@@ -460,15 +473,16 @@ RATIOS = [
 ]
 
 
-def _ratios(found: Found) -> Grid:
-    lines = _without_empty_lines([line for ratio in RATIOS for line in ratio.lines(found)])
+def _ratios(measurements: Measurements) -> Grid:
+    lines = _without_empty_lines([line for ratio in RATIOS for line in ratio.lines(measurements)])
     caption = "Ratios of the best times (of the medians) and of the peaks. The goal applies to the first figure"
     return Grid(caption, ["", *STRATEGIES, "goal", "reached"], lines)
 
 
-def _noted(found: Found) -> Grid:
+def _notes_grid(measurements: Measurements) -> Grid:
     lines = [
-        [what, "; ".join(f"{case.strategy}, {case.shape}" for case in cases)] for what, cases in found.notes.items()
+        [note, "; ".join(f"{case.strategy}, {case.shape}" for case in cases)]
+        for note, cases in measurements.notes.items()
     ]
     return Grid("Failures, wrong results and chosen engines", ["", "cases"], lines)
 
@@ -505,8 +519,8 @@ def _peak() -> int:
         return used if sys.platform == "darwin" else used << 10
 
 
-def _say(what: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')} {what}", file=sys.stderr, flush=True)
+def _say(message: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {message}", file=sys.stderr, flush=True)
 
 
 def _options() -> argparse.Namespace:

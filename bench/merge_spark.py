@@ -60,15 +60,17 @@ def main() -> None:
             for strategy in STRATEGIES:
                 jobs[shape.label, strategy] = partial(_merge, spark, shape, strategy)
         interleaved(jobs, 1 if options.quick else 2)  # warm-up of the Java virtual machine
-        found = interleaved(jobs, options.repeat)
+        measurements = interleaved(jobs, options.repeat)
     for shape in shapes:
-        report.add(_grid(shape.label, {what: found[label, what] for label, what in found if label == shape.label}))
+        report.add(
+            _grid(shape.label, {job: measurements[label, job] for label, job in measurements if label == shape.label})
+        )
     print(f"\nalso in {report.save()}")
 
 
-def _grid(label: str, found: Mapping[str, list[float]]) -> Grid:
-    floor = median(found[IDENTITY])
-    rows = [[what, f"{median(s):.2f}", f"{min(s):.2f}", f"{median(s) / floor:.2f} ×"] for what, s in found.items()]
+def _grid(label: str, measurements: Mapping[str, list[float]]) -> Grid:
+    floor = median(measurements[IDENTITY])
+    rows = [[job, f"{median(s):.2f}", f"{min(s):.2f}", f"{median(s) / floor:.2f} ×"] for job, s in measurements.items()]
     caption = f"Keys in {label}: seconds (median and best) and ratio to the first line (goal: at most {GOAL} ×)"
     return Grid(caption, ["job", "median s", "best s", "ratio"], rows)
 
@@ -110,10 +112,10 @@ def _shapes(folder: Path, rows: int, source_rows: int) -> list[Shape]:
 
 
 def _shape(label: str, target: Path, numbers: tuple[int, ...], share: int, rows: int, source_rows: int) -> Shape:
-    lot = np.random.default_rng(len(numbers))
+    random = np.random.default_rng(len(numbers))
     target_keys = np.concatenate([np.arange(n * share, (n + 1) * share) for n in numbers])
-    old = lot.choice(target_keys, source_rows // 2, replace=False)
-    ids = lot.permutation(np.concatenate([old, np.arange(rows, rows + source_rows // 2)]))
+    old = random.choice(target_keys, source_rows // 2, replace=False)
+    ids = random.permutation(np.concatenate([old, np.arange(rows, rows + source_rows // 2)]))
     fresh = table(source_rows, 10 * rows)
     source = fresh.set_column(0, SCHEMA.field(0), pa.array(ids))
     again = source.slice(0, source_rows // 10).set_column(6, SCHEMA.field(6), table(source_rows // 10).column("taken"))

@@ -32,7 +32,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Done:
+class MergeCounts:
     """Counts that a merge reports. Not all implementations report counts."""
 
     inserted: int | None = None
@@ -42,51 +42,51 @@ class Done:
     engine: str = ""
 
 
-Merger = Callable[[Task, pa.Table], Done]
+Merger = Callable[[Task, pa.Table], MergeCounts]
 
 
-def penstock_pyarrow(task: Task, source: pa.Table) -> Done:
+def penstock_pyarrow(task: Task, source: pa.Table) -> MergeCounts:
     from penstock import merge_parquet_dataset_pyarrow
 
     return _counted(merge_parquet_dataset_pyarrow(source, task.directory, KEY, task.strategy, _order(task)))
 
 
-def penstock_duckdb(task: Task, source: pa.Table) -> Done:
+def penstock_duckdb(task: Task, source: pa.Table) -> MergeCounts:
     from penstock import merge_parquet_dataset_duckdb
 
     return _counted(merge_parquet_dataset_duckdb(source, task.directory, KEY, task.strategy, _order(task)))
 
 
-def penstock_auto(task: Task, source: pa.Table) -> Done:
+def penstock_auto(task: Task, source: pa.Table) -> MergeCounts:
     from penstock.service.directory_merge import merge
 
     merged = merge(source, task.directory, KEY, task.strategy, _order(task), engine="auto")
     return _counted(merged.stats, merged.engine)
 
 
-def fsspeckit_pyarrow(task: Task, source: pa.Table) -> Done:
+def fsspeckit_pyarrow(task: Task, source: pa.Table) -> MergeCounts:
     from fsspeckit.datasets.pyarrow import PyarrowDatasetIO
 
     return _fsspeckit(PyarrowDatasetIO(), task, source)
 
 
-def fsspeckit_duckdb(task: Task, source: pa.Table) -> Done:
+def fsspeckit_duckdb(task: Task, source: pa.Table) -> MergeCounts:
     from fsspeckit.datasets.duckdb.connection import create_duckdb_connection
     from fsspeckit.datasets.duckdb.dataset import DuckDBDatasetIO
 
     return _fsspeckit(DuckDBDatasetIO(create_duckdb_connection()), task, source)
 
 
-def deltalake(task: Task, source: pa.Table) -> Done:
+def deltalake(task: Task, source: pa.Table) -> MergeCounts:
     return _deltalake(task, source, streamed=True)
 
 
-def deltalake_at_once(task: Task, source: pa.Table) -> Done:
+def deltalake_at_once(task: Task, source: pa.Table) -> MergeCounts:
     """Merge without streaming the source, so that deltalake knows its bounds and can skip files."""
     return _deltalake(task, source, streamed=False)
 
 
-def duckdb_script(task: Task, source: pa.Table) -> Done:
+def duckdb_script(task: Task, source: pa.Table) -> MergeCounts:
     """Merge as a manual script would: write the result to a new directory and replace the old one."""
     import duckdb
 
@@ -106,14 +106,14 @@ def duckdb_script(task: Task, source: pa.Table) -> Done:
         db.register("source", source)
         if task.strategy == "insert":
             db.execute(f"COPY ({rows}) TO '{task.directory}/new.parquet' (COMPRESSION {CODEC})")
-            return Done()
+            return MergeCounts()
         db.execute(f"COPY ({rows}) TO '{fresh}' (FORMAT parquet, COMPRESSION {CODEC}, PER_THREAD_OUTPUT)")
     shutil.rmtree(task.directory)
     os.rename(fresh, task.directory)
-    return Done()
+    return MergeCounts()
 
 
-def pyarrow_rewrite(task: Task, _source: pa.Table) -> Done:
+def pyarrow_rewrite(task: Task, _source: pa.Table) -> MergeCounts:
     """Rewrite each touched file in one thread."""
 
     def rewrite(path: Path, fresh: Path) -> None:
@@ -125,10 +125,10 @@ def pyarrow_rewrite(task: Task, _source: pa.Table) -> Done:
     with ThreadPoolExecutor(CORES) as pool:
         list(pool.map(lambda name: _replaced(task, name, rewrite), task.touched))
     _flush(task.directory)
-    return Done()
+    return MergeCounts()
 
 
-def duckdb_rewrite(task: Task, _source: pa.Table) -> Done:
+def duckdb_rewrite(task: Task, _source: pa.Table) -> MergeCounts:
     """Rewrite the touched files one after the other, each with all threads."""
     import duckdb
 
@@ -136,10 +136,10 @@ def duckdb_rewrite(task: Task, _source: pa.Table) -> Done:
         for name in task.touched:
             _replaced(task, name, _copy(db))
     _flush(task.directory)
-    return Done()
+    return MergeCounts()
 
 
-def duckdb_rewrite_by_core(task: Task, _source: pa.Table) -> Done:
+def duckdb_rewrite_by_core(task: Task, _source: pa.Table) -> MergeCounts:
     """Rewrite as many touched files at a time as there are cores, each in its own DuckDB instance."""
     import duckdb
 
@@ -157,19 +157,19 @@ def duckdb_rewrite_by_core(task: Task, _source: pa.Table) -> Done:
     while not instances.empty():
         instances.get().close()
     _flush(task.directory)
-    return Done()
+    return MergeCounts()
 
 
-def pyarrow_keys(task: Task, source: pa.Table) -> Done:
+def pyarrow_keys(task: Task, source: pa.Table) -> MergeCounts:
     """Read the keys of all files and write the source."""
     return _pyarrow_keys(task, source, sorted(map(str, Path(task.directory).glob("*.parquet"))))
 
 
-def pyarrow_touched_keys(task: Task, source: pa.Table) -> Done:
+def pyarrow_touched_keys(task: Task, source: pa.Table) -> MergeCounts:
     return _pyarrow_keys(task, source, [f"{task.directory}/{name}" for name in task.touched])
 
 
-def duckdb_keys(task: Task, source: pa.Table) -> Done:
+def duckdb_keys(task: Task, source: pa.Table) -> MergeCounts:
     import duckdb
 
     with duckdb.connect() as db:
@@ -179,7 +179,7 @@ def duckdb_keys(task: Task, source: pa.Table) -> Done:
         db.execute(f"COPY added TO '{fresh}' (COMPRESSION {CODEC}, ROW_GROUP_SIZE {GROUP_ROWS})")
     _flush(fresh)
     _flush(task.directory)
-    return Done()
+    return MergeCounts()
 
 
 def deduplicated(source: pa.Table) -> pa.Table:
@@ -189,15 +189,15 @@ def deduplicated(source: pa.Table) -> pa.Table:
     return ordered.filter(pa.array(np.append(keys[1:] != keys[:-1], True)))
 
 
-def _counted(metrics: dict[str, int], engine: str = "") -> Done:
-    return Done(metrics["inserted"], metrics["updated"], metrics["deleted"], metrics["total"], engine)
+def _counted(metrics: dict[str, int], engine: str = "") -> MergeCounts:
+    return MergeCounts(metrics["inserted"], metrics["updated"], metrics["deleted"], metrics["total"], engine)
 
 
 def _order(task: Task) -> str | None:
     return ORDER if task.strategy == "deduplicate" else None
 
 
-def _fsspeckit(handler: Any, task: Task, source: pa.Table) -> Done:
+def _fsspeckit(handler: Any, task: Task, source: pa.Table) -> MergeCounts:
     from loguru import logger
 
     logger.remove()
@@ -205,10 +205,10 @@ def _fsspeckit(handler: Any, task: Task, source: pa.Table) -> Done:
     if strategy == "deduplicate":  # of several rows with one key it takes the last
         strategy, source = "upsert", source.sort_by(ORDER)
     metrics = handler.merge(source, task.directory, strategy, KEY, compression=CODEC, row_group_size=GROUP_ROWS)
-    return Done(metrics.inserted, metrics.updated, metrics.deleted, metrics.target_count_after)
+    return MergeCounts(metrics.inserted, metrics.updated, metrics.deleted, metrics.target_count_after)
 
 
-def _deltalake(task: Task, source: pa.Table, *, streamed: bool) -> Done:
+def _deltalake(task: Task, source: pa.Table, *, streamed: bool) -> MergeCounts:
     from deltalake import DeltaTable, WriterProperties
 
     if task.strategy == "deduplicate":
@@ -228,17 +228,17 @@ def _deltalake(task: Task, source: pa.Table, *, streamed: bool) -> Done:
     if task.strategy == "full_merge":
         merge = merge.when_not_matched_by_source_delete()
     metrics = merge.execute()
-    return Done(*(metrics[f"num_target_rows_{word}"] for word in ("inserted", "updated", "deleted")))
+    return MergeCounts(*(metrics[f"num_target_rows_{word}"] for word in ("inserted", "updated", "deleted")))
 
 
-def _pyarrow_keys(task: Task, source: pa.Table, paths: Iterable[str]) -> Done:
+def _pyarrow_keys(task: Task, source: pa.Table, paths: Iterable[str]) -> MergeCounts:
     for _batch in pads.dataset(list(paths), format="parquet").to_batches(columns=[KEY]):
         pass
     fresh = f"{task.directory}/new.parquet"
     pq.write_table(source, fresh, compression=CODEC, row_group_size=GROUP_ROWS)
     _flush(fresh)
     _flush(task.directory)
-    return Done()
+    return MergeCounts()
 
 
 def _copy(db: Any) -> Callable[[Path, Path], None]:

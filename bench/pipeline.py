@@ -116,38 +116,42 @@ def _beside(quick: Lake, durable: Lake, folder: Path, numbers: Numbers) -> Itera
         }
         jobs |= {(name, way): partial(noting, (name, way), act) for way, act in ways.items()}
     interleaved(jobs, 1)  # warm-up of the Java virtual machine
-    found = interleaved(jobs, numbers.rounds)
+    measurements = interleaved(jobs, numbers.rounds)
     for name in _jobs():
         counted = {way: results[name, way].rows for way in (BARE, OURS, FLUSHED)}
         if len(set(counted.values())) > 1:
             raise SystemExit(f"{name}: rows differ: {counted}")
     size = sum(file.bytes for file in source.files())
-    what = f"{source.num_rows:,} rows ({len(source.paths())} files, {size / 1e6:,.0f} MB)"
+    source_size = f"{source.num_rows:,} rows ({len(source.paths())} files, {size / 1e6:,.0f} MB)"
     yield Grid(
-        f"Seconds to append from {what}, nothing flushed; {numbers.rounds} rounds. Ratios: Penstock ÷ bare PySpark",
+        f"Seconds to append from {source_size}, nothing flushed; {numbers.rounds} rounds. Ratios: Penstock ÷ bare PySpark",
         ["", "rows", "bare: files", "best", "median", "Penstock: files", "best", "median", *_RATIOS],
-        [_ratios(name, results, found) for name in _jobs()],
+        [_ratios(name, results, measurements) for name in _jobs()],
     )
     yield Grid(
         "The same when every file and the catalog are flushed to disk before the run is over",
         ["", "best", "median", "longer by, of medians"],
         [
-            [name, *_best_and_median(found[name, FLUSHED]), f"{_longer(found[name, FLUSHED], found[name, OURS]):.2f}"]
+            [
+                name,
+                *_best_and_median(measurements[name, FLUSHED]),
+                f"{_longer(measurements[name, FLUSHED], measurements[name, OURS]):.2f}",
+            ]
             for name in _jobs()
         ],
     )
 
 
 def _ratios(
-    name: str, results: Mapping[tuple[str, str], AppendResult], found: Mapping[tuple[str, str], Sequence[float]]
+    name: str, results: Mapping[tuple[str, str], AppendResult], measurements: Mapping[tuple[str, str], Sequence[float]]
 ) -> list[str]:
-    theirs, ours = found[name, BARE], found[name, OURS]
-    best, usual = min(ours) / min(theirs), median(ours) / median(theirs)
+    bare, ours = measurements[name, BARE], measurements[name, OURS]
+    best, usual = min(ours) / min(bare), median(ours) / median(bare)
     return [
         name,
         f"{results[name, BARE].rows:,}",
         f"{results[name, BARE].files}",
-        *_best_and_median(theirs),
+        *_best_and_median(bare),
         f"{results[name, OURS].files}",
         *_best_and_median(ours),
         f"{best:.2f}",
@@ -238,11 +242,13 @@ def _sizes(lake: Lake, numbers: Numbers) -> Grid:
     jobs = {size: partial(_few, lake, dataset) for size, dataset in working.items()}
     interleaved(jobs, min(numbers.appends, 5))
     before = {size: len(dataset.current().paths()) for size, dataset in working.items()}
-    found = interleaved(jobs, numbers.appends)
-    small, large = (found[size] for size in numbers.sizes)
+    measurements = interleaved(jobs, numbers.appends)
+    small, large = (measurements[size] for size in numbers.sizes)
     ratios = [min(large) / min(small), median(large) / median(small)]
     holds = "yes" if 1 - SPREAD <= ratios[0] <= 1 + SPREAD else "no"
-    lines = [[f"{size:,} rows", f"{before[size]}", *_best_and_median(found[size]), "", ""] for size in numbers.sizes]
+    lines = [
+        [f"{size:,} rows", f"{before[size]}", *_best_and_median(measurements[size]), "", ""] for size in numbers.sizes
+    ]
     goal_cells = [f"{1 - SPREAD:.1f} to {1 + SPREAD:.1f}", holds]
     return Grid(
         f"Seconds to append {APPENDED:,} rows to a small and a large dataset, not durable; {numbers.appends} rounds",
@@ -257,10 +263,12 @@ def _few(lake: Lake, working: Dataset) -> float:
 
 def _narrow(count: int, step: int = 1_000_000) -> pa.RecordBatchReader:
     def batches() -> Iterator[pa.RecordBatch]:
-        lot = np.random.default_rng(count)
+        random = np.random.default_rng(count)
         for start in range(0, count, step):
             ids = np.arange(start, min(start + step, count))
-            yield pa.record_batch([pa.array(ids), pa.array(lot.integers(0, 10_000, len(ids), np.int32))], schema=NARROW)
+            yield pa.record_batch(
+                [pa.array(ids), pa.array(random.integers(0, 10_000, len(ids), np.int32))], schema=NARROW
+            )
 
     return pa.RecordBatchReader.from_batches(NARROW, batches())
 
@@ -269,16 +277,18 @@ def _narrow(count: int, step: int = 1_000_000) -> pa.RecordBatchReader:
 
 
 def _starts(lake_path: Path, numbers: Numbers) -> Grid:
-    found = []
+    starts = []
     for _ in range(numbers.starts):
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
-            found.append(process.submit(start, str(lake_path), numbers.sizes[0], time.time()).result())
+            starts.append(process.submit(start, str(lake_path), numbers.sizes[0], time.time()).result())
     steps = {
-        "process starts and opens the workspace": [each.opened for each in found],
-        "Spark session starts": [each.session for each in found],
-        "the first run": [each.first for each in found],
-        "cold start until the end of the first run": [each.opened + each.session + each.first for each in found],
-        "the second run": [each.second for each in found],
+        "process starts and opens the workspace": [start_times.opened for start_times in starts],
+        "Spark session starts": [start_times.session for start_times in starts],
+        "the first run": [start_times.first for start_times in starts],
+        "cold start until the end of the first run": [
+            start_times.opened + start_times.session + start_times.first for start_times in starts
+        ],
+        "the second run": [start_times.second for start_times in starts],
     }
     return Grid(
         f"Seconds to append {APPENDED:,} rows in a new process; {numbers.starts} processes",

@@ -68,12 +68,12 @@ OURS, PYTHON, BARE = "Penstock", "Penstock from Python", "DuckDB alone"
 class Numbers:
     small: int  # rows
     large: int
-    questions: int  # small queries
+    small_queries: int  # small queries
     rounds: int  # large queries
 
 
-FULL = Numbers(small=5_000, large=1_000_000, questions=100, rounds=15)
-QUICK = Numbers(small=5_000, large=200_000, questions=40, rounds=3)
+FULL = Numbers(small=5_000, large=1_000_000, small_queries=100, rounds=15)
+QUICK = Numbers(small=5_000, large=200_000, small_queries=40, rounds=3)
 
 
 # Workspace and server.
@@ -173,19 +173,19 @@ def small(lake: Lake, ours: Penstock, bare: DuckDB, numbers: Numbers) -> dict[st
     device = count(3)
     here = lake.query(SMALL)
     here.run({"$top": FIRST.top}, threshold=1)  # starts the fork server
-    found = interleaved(
+    measurements = interleaved(
         {
             BARE: lambda: rested(lambda: bare.arrow(SMALL, next(device))),
             OURS: lambda: rested(lambda: ours.json(SMALL, next(device))),
             PYTHON: lambda: rested(lambda: here.run({"$top": FIRST.top}, threshold=next(device)).to_arrow()),
             "Penstock, cached result": lambda: rested(lambda: ours.json(SMALL, 1)),
         },
-        numbers.questions,
+        numbers.small_queries,
     )
-    found["Penstock, without a pause"] = [
-        seconds(lambda: ours.json(SMALL, next(device))) for _ in range(numbers.questions)
+    measurements["Penstock, without a pause"] = [
+        seconds(lambda: ours.json(SMALL, next(device))) for _ in range(numbers.small_queries)
     ]
-    return found
+    return measurements
 
 
 def stages(lake: Lake, numbers: Numbers) -> dict[str, list[float]]:
@@ -201,7 +201,7 @@ def stages(lake: Lake, numbers: Numbers) -> dict[str, list[float]]:
     ref, sandbox = TableRef("bench", "small"), Sandbox(lake._workspace.data)
     with sandbox.process():
         pass  # starts the fork server
-    for device in range(numbers.questions):
+    for device in range(numbers.small_queries):
         time.sleep(REST)
         threshold = {"threshold": device}
         with timed("find the query and its schema"):
@@ -251,7 +251,7 @@ def large(lake: Lake, ours: Penstock, bare: DuckDB, numbers: Numbers) -> dict[st
     ours.connection.close()  # it was idle for long; the next request opens another
     size = sum(batch.serialize().size for batch in ours.arrow(LARGE, -1).to_batches())
     with wired(size) as wire:
-        found = interleaved(
+        measurements = interleaved(
             {
                 BARE: lambda: rested(lambda: bare.arrow(LARGE, -next(below))),
                 OURS: lambda: rested(lambda: ours.arrow(LARGE, -next(below))),
@@ -263,7 +263,7 @@ def large(lake: Lake, ours: Penstock, bare: DuckDB, numbers: Numbers) -> dict[st
             numbers.rounds,
         )
     sandbox.close()
-    return found
+    return measurements
 
 
 @contextmanager
@@ -317,12 +317,14 @@ def checking(paths: list[str], numbers: Numbers) -> dict[str, list[float]]:
 def _small_table(took: dict[str, list[float]], numbers: Numbers) -> Grid:
     floor = took[BARE]
     lines = []
-    for who, times in took.items():
-        more = [ms(median(times) - median(floor)), ms(min(times) - min(floor))] if who != BARE else ["", ""]
-        judged = [f"up to {ms(LATENCY)}", _yes(median(times) - median(floor) <= LATENCY)] if who == OURS else ["", ""]
-        lines.append([who, ms(min(times)), *median_and_p99(times), *more, *judged])
+    for system, times in took.items():
+        more = [ms(median(times) - median(floor)), ms(min(times) - min(floor))] if system != BARE else ["", ""]
+        judged = (
+            [f"up to {ms(LATENCY)}", _yes(median(times) - median(floor) <= LATENCY)] if system == OURS else ["", ""]
+        )
+        lines.append([system, ms(min(times)), *median_and_p99(times), *more, *judged])
     return Grid(
-        f"Milliseconds for a small query: 5 of {numbers.small:,} rows, 10 fields, as JSON; {numbers.questions} questions",
+        f"Milliseconds for a small query: 5 of {numbers.small:,} rows, 10 fields, as JSON; {numbers.small_queries} small_queries",
         ["", "best", "p50", "p99", "difference by p50", "by best", "goal", "reached"],
         lines,
     )
@@ -336,11 +338,11 @@ def _stages_table(took: dict[str, list[float]]) -> Grid:
 def _large_table(took: dict[str, list[float]], numbers: Numbers, size: int) -> Grid:
     floor = took[BARE]
     lines = []
-    for who, times in took.items():
+    for system, times in took.items():
         ratio = median(times) / median(floor)
-        judged = [f"up to {RATIO}", _yes(ratio <= RATIO)] if who == OURS else ["", ""]
+        judged = [f"up to {RATIO}", _yes(ratio <= RATIO)] if system == OURS else ["", ""]
         best = min(times) / min(floor)
-        lines.append([who, f"{min(times):.3f}", f"{median(times):.3f}", f"{best:.2f}", f"{ratio:.2f}", *judged])
+        lines.append([system, f"{min(times):.3f}", f"{median(times):.3f}", f"{best:.2f}", f"{ratio:.2f}", *judged])
     return Grid(
         f"Seconds for {numbers.large:,} rows of 10 fields as Arrow, {size / 1e6:,.0f} MB; {numbers.rounds} rounds",
         ["", "best", "median", "ratio by best", "by median", "goal", "reached"],

@@ -38,7 +38,7 @@ import loads
 import penstock
 from measure import Grid, Report, interleaved, ms, p99
 from penstock import config, json_logs
-from penstock.catalog import odata_sql
+from penstock.catalog import search_statements
 from penstock.catalog.database import APP_ROLE, TENANT_SETTING, CatalogTransaction, Database
 from penstock.catalog.tables import gts_schema_fields, gts_schema_versions, gts_schemas
 from penstock.catalog.tenant_guard import insert_for_tenant, tenant_filter
@@ -103,9 +103,10 @@ def fields(number: int, of: int) -> list[dict[str, Any]]:
     names = [COMMON[(number * 7 + i) % len(COMMON)] for i in range(5 + number % 6)]
     if number % 10 == 0:
         names[-1] = rare(number // 10, of)
-    kinds = list(FieldType)
+    data_types = list(FieldType)
     return [
-        ResultField(each, kinds[i % len(kinds)], i > 2, False, f"The {each}").as_json() for i, each in enumerate(names)
+        ResultField(name, data_types[i % len(data_types)], i > 2, False, f"The {name}").as_json()
+        for i, name in enumerate(names)
     ]
 
 
@@ -116,7 +117,7 @@ def fill(db: Database, caller: Caller, count: int) -> None:
             tx.insert_many(insert_for_tenant(gts_schemas), rows)
             tx.insert_many(
                 insert_for_tenant(gts_schema_fields),
-                [each for row in rows for each in _fields(row["id"], row["fields"])],
+                [field_row for row in rows for field_row in _fields(row["id"], row["fields"])],
             )
             tx.insert_many(insert_for_tenant(gts_schema_versions), [_version(row, caller) for row in rows])
 
@@ -156,9 +157,9 @@ def _texts(name: str, description: str) -> dict[str, str]:
 
 def _fields(schema: UUID, schema_fields: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
-        {"schema_id": schema, "position": i, "name": each["name"], "type": each["type"],
-         "array": each.get("array", False), "optional": each["optional"]}
-        for i, each in enumerate(schema_fields)
+        {"schema_id": schema, "position": i, "name": schema_field["name"], "type": schema_field["type"],
+         "array": schema_field.get("array", False), "optional": schema_field["optional"]}
+        for i, schema_field in enumerate(schema_fields)
     ]  # fmt: skip
 
 
@@ -179,7 +180,12 @@ _there = (tenant_filter(gts_schemas), _s.deleted_at.is_(None))
 _this = (*_there, _s.id == bindparam("schema"))
 FIND = select(gts_schemas).where(*_this)
 HOLD = FIND.with_for_update()
-_newest = select(gts_schemas).order_by(*odata_sql.newest_first(_s.created_at, _s.id, few=True)).limit(51).offset(0)
+_newest = (
+    select(gts_schemas)
+    .order_by(*(key.order() for key in search_statements.newest_first(_s.created_at, _s.id, few=True)))
+    .limit(51)
+    .offset(0)
+)
 NAMED = _newest.where(*_there, _s.name == bindparam("name"))
 HOLDING = _newest.where(
     *_there, _s.id.in_(select(_f.schema_id).where(_f.name == bindparam("field"), tenant_filter(gts_schema_fields)))
@@ -272,8 +278,8 @@ class Request:
         return head.encode() + sent
 
 
-def request(who: str, case: str, number: int, of: int) -> Request:
-    match case, who:
+def request(system: str, case: str, number: int, of: int) -> Request:
+    match case, system:
         case "GET by id", _:
             return Request("GET", f"/gts/{schema_id(number)}")
         case "search by name", "bare":
@@ -302,9 +308,9 @@ class Target:
     ports: dict[str, int] = field(default_factory=dict)
     pids: dict[str, int] = field(default_factory=dict)
 
-    def busy(self, who: str) -> dict[int, float]:
+    def busy(self, system: str) -> dict[int, float]:
         """Return the CPU seconds of the server process and of its database processes."""
-        pids = [self.pids[who]]
+        pids = [self.pids[system]]
         if self.db.engine.dialect.name == "postgresql":
             with self.db.connect_without_tenant() as connection:
                 pids += [row.pid for row in connection.exec_driver_sql("SELECT pid FROM pg_stat_activity")]
@@ -315,16 +321,16 @@ class Target:
 def serving(bench_target: Target, folder: Path) -> Iterator[None]:
     context, processes = get_context("spawn"), []
     try:
-        for who, serve in ((OURS, _serve_ours), (BARE, _serve_bare)):
-            here, there = context.Pipe(duplex=False)
+        for system, serve in ((OURS, _serve_ours), (BARE, _serve_bare)):
+            own_pipe, port_pipe = context.Pipe(duplex=False)
             process = context.Process(
-                target=serve, args=(bench_target.settings, there, folder / f"{bench_target.name}.log")
+                target=serve, args=(bench_target.settings, port_pipe, folder / f"{bench_target.name}.log")
             )
             process.start()
             processes.append(process)
-            assert here.poll(60), f"{who} did not start"
+            assert own_pipe.poll(60), f"{system} did not start"
             assert process.pid
-            bench_target.ports[who], bench_target.pids[who] = here.recv(), process.pid
+            bench_target.ports[system], bench_target.pids[system] = own_pipe.recv(), process.pid
         yield
     finally:
         for process in processes:
@@ -377,16 +383,16 @@ def assert_alike(bench_target: Target, of: int) -> dict[str, Sent]:
     with penstock.open(settings=bench_target.settings) as lake:
         db = lake._workspace.db
         apps = {OURS: create_app(RestContext.create(lake._workspace, TokenVerifier(SECRET))), BARE: bare(db)}
-        found: dict[tuple[str, str], tuple[list[Sent], Any]] = {}
-        for version, (who, case) in enumerate(product(apps, CASES)):
+        measurements: dict[tuple[str, str], tuple[list[Sent], Any]] = {}
+        for version, (system, case) in enumerate(product(apps, CASES)):
             number = of - 1 - version if case == PUT else of - 10  # each changes a schema that is not requested later
-            found[who, case] = _answered(apps[who], db, request(who, case, number, of))
+            measurements[system, case] = _answered(apps[system], db, request(system, case, number, of))
     for case in CASES:
-        (ours, our_rows), (bares, rows) = found[OURS, case], found[BARE, case]
-        assert [each.shape for each in ours] == [each.shape for each in bares], (case, ours, bares)
+        (ours, our_rows), (bares, rows) = measurements[OURS, case], measurements[BARE, case]
+        assert [sent.shape for sent in ours] == [sent.shape for sent in bares], (case, ours, bares)
         if case != PUT:
             assert _ids(our_rows) == _ids(rows) != [], case
-    return {case: found[OURS, case][0][-1] for case in INDEXES}
+    return {case: measurements[OURS, case][0][-1] for case in INDEXES}
 
 
 def _answered(app: FastAPI, db: Database, http_request: Request) -> tuple[list[Sent], Any]:
@@ -412,7 +418,7 @@ async def _through(app: FastAPI, http_request: Request) -> httpx.Response:
 
 
 def _ids(answer: Any) -> list[str]:
-    return [each["id"] for each in answer.get("value", [answer])]
+    return [schema["id"] for schema in answer.get("value", [answer])]
 
 
 def _token() -> str:
@@ -431,11 +437,13 @@ def plan(bench_target: Target, case: str, search: Sent) -> Grid:
             lines = [row.detail for row in rows]
     steps = [line.replace("  ", "\N{NO-BREAK SPACE}" * 2) for line in lines]
     return Grid(
-        f"The plan of a {case}, {bench_target.name}: {_judged(case, lines)}", ["step"], [[line] for line in steps]
+        f"The plan of a {case}, {bench_target.name}: {_describe_plan(case, lines)}",
+        ["step"],
+        [[line] for line in steps],
     )
 
 
-def _judged(case: str, lines: Sequence[str]) -> str:
+def _describe_plan(case: str, lines: Sequence[str]) -> str:
     """Describe whether a plan uses the expected index. Using it once per schema does not count."""
     if any(WALK in line for line in lines) or not any(INDEXES[case] in line for line in lines):
         return f"NOT by the index {INDEXES[case]}; it reads every schema of the tenant"
@@ -450,7 +458,7 @@ class Job:
     """One case on one server."""
 
     bench_target: Target
-    who: str
+    system: str
     case: str
     numbers: Numbers
     asker: ProcessPoolExecutor
@@ -463,25 +471,25 @@ class Job:
     def __post_init__(self) -> None:
         token, of = _token(), self.numbers.schemas
         self._lines = [
-            [request(self.who, self.case, n, of).wire(token) for n in self._schema_numbers(i)]
+            [request(self.system, self.case, n, of).wire(token) for n in self._schema_numbers(i)]
             for i in range(CONNECTIONS)
         ]
         self._versions = [[1] * len(line) for line in self._lines] if self.case == PUT else []
         self._ask(self.numbers.seconds / 4)  # warm-up: opens connections and fills caches
 
     def __call__(self) -> float:
-        before = self.bench_target.busy(self.who)
+        before = self.bench_target.busy(self.system)
         outcome = self._ask(self.numbers.seconds)
-        used = {pid: busy - before.get(pid, 0.0) for pid, busy in self.bench_target.busy(self.who).items()}
+        used = {pid: busy - before.get(pid, 0.0) for pid, busy in self.bench_target.busy(self.system).items()}
         self.took += outcome.took
         self.seconds += outcome.seconds
         self.asking += outcome.busy
-        self.serving += used.pop(self.bench_target.pids[self.who])
+        self.serving += used.pop(self.bench_target.pids[self.system])
         self.keeping += sum(used.values())
         return outcome.rate
 
     def _ask(self, seconds: float) -> loads.Outcome:
-        load = loads.Load(self.bench_target.ports[self.who], self._lines, seconds, self._versions)
+        load = loads.Load(self.bench_target.ports[self.system], self._lines, seconds, self._versions)
         outcome = self.asker.submit(loads.run, load).result()
         if self._versions:
             self._versions = outcome.versions
@@ -490,7 +498,7 @@ class Job:
     def _schema_numbers(self, connection: int) -> list[int]:
         """Return the schemas that a connection requests. Each changed schema belongs to one connection."""
         if self.case == PUT:
-            start = 2 * connection + (self.who == BARE)
+            start = 2 * connection + (self.system == BARE)
             return list(range(start, self.numbers.schemas // 2, 2 * CONNECTIONS))[:50]
         return random.Random(connection).choices(range(self.numbers.schemas), k=300)
 
@@ -514,8 +522,8 @@ def measure(report: Report, numbers: Numbers, folder: Path) -> None:
             stack.enter_context(serving(bench_target, folder))
             targets.append(bench_target)
         jobs = {
-            (bench_target.name, case, who): Job(bench_target, who, case, numbers, asker)
-            for bench_target, case, who in product(targets, CASES, (OURS, BARE))
+            (bench_target.name, case, system): Job(bench_target, system, case, numbers, asker)
+            for bench_target, case, system in product(targets, CASES, (OURS, BARE))
         }
         rates = interleaved(jobs, numbers.rounds)
     report.add(_speeds(jobs, rates, numbers))
@@ -529,16 +537,16 @@ Case = tuple[str, str, str]
 
 def _speeds(jobs: dict[Case, Job], rates: dict[Case, list[float]], numbers: Numbers) -> Grid:
     lines = []
-    for where, case, who in jobs:
-        if who != OURS:
+    for where, case, system in jobs:
+        if system != OURS:
             continue
         ours, bares = (where, case, OURS), (where, case, BARE)
         best, middle = (part(rates[ours]) / part(rates[bares]) for part in (max, median))
         lines.append([
             f"{where}, {case}",
-            *(f"{median(rates[each]):,.0f}" for each in (ours, bares)),
+            *(f"{median(rates[key]):,.0f}" for key in (ours, bares)),
             f"{best:.2f}", f"{middle:.2f}",
-            *(ms(part(jobs[each].took)) for each in (ours, bares) for part in (median, p99)),
+            *(ms(part(jobs[key].took)) for key in (ours, bares) for part in (median, p99)),
             f"{GOAL:.2f}", "yes" if middle >= GOAL else "no",
         ])  # fmt: skip
     header = ["", f"{OURS}, req/s", f"{BARE}, req/s", "speed by best", "by median", f"{OURS}, p50", "p99",
@@ -554,10 +562,10 @@ def _speeds(jobs: dict[Case, Job], rates: dict[Case, list[float]], numbers: Numb
 
 def _cores(jobs: dict[Case, Job]) -> Grid:
     lines = []
-    for (where, case, who), job in jobs.items():
+    for (where, case, system), job in jobs.items():
         shares = (job.serving, job.keeping, job.asking)
         spent = job.serving / len(job.took)
-        lines.append([f"{where}, {case}: {who}", *(f"{each / job.seconds:.0%}" for each in shares), ms(spent)])
+        lines.append([f"{where}, {case}: {system}", *(f"{share / job.seconds:.0%}" for share in shares), ms(spent)])
     header = ["", "server", "PostgreSQL", "load generator", "server, ms per request"]
     return Grid("CPU use of the processes, in shares of one core", header, lines)
 

@@ -26,17 +26,17 @@ _BEGAN = 1_700_000_000_000_000  # microseconds
 
 def table(count: int, start: int = 0) -> pa.Table:
     """Return the rows `start` to `start + count − 1`. The same arguments return the same rows."""
-    lot = np.random.default_rng(start)
+    random = np.random.default_rng(start)
     ids = np.arange(start, start + count, dtype=np.int64)
     columns = [
         pa.array(ids),
-        pa.array(lot.integers(0, DEVICES, count, dtype=np.int32)),
-        pa.array(lot.random(count)),
-        _decimals(lot.integers(-10_000_00, 10_000_00, count)),
-        pa.array(_CITIES[lot.integers(0, len(_CITIES), count)]),
-        pc.binary_join_element_wise("label", pa.array(lot.integers(0, 10**9, count)).cast(pa.string()), "-"),
+        pa.array(random.integers(0, DEVICES, count, dtype=np.int32)),
+        pa.array(random.random(count)),
+        _decimals(random.integers(-10_000_00, 10_000_00, count)),
+        pa.array(_CITIES[random.integers(0, len(_CITIES), count)]),
+        pc.binary_join_element_wise("label", pa.array(random.integers(0, 10**9, count)).cast(pa.string()), "-"),
         pa.array(_BEGAN + ids * 250_000).cast(SCHEMA.field("taken").type),
-        pa.array(lot.random(count) < 0.98),
+        pa.array(random.random(count) < 0.98),
     ]
     return pa.Table.from_arrays(columns, schema=SCHEMA)
 

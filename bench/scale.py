@@ -72,10 +72,10 @@ class Grower:
         return self.lake._workspace.db
 
     def dataset(self, name: str) -> UUID:
-        made = uuid4()
+        dataset_id = uuid4()
         creation = NewDataset(DatasetName("bench", name))
-        self._commit(Change(made, 0, "create", SCHEMA, create=creation))
-        return made
+        self._commit(Change(dataset_id, 0, "create", SCHEMA, create=creation))
+        return dataset_id
 
     def add(self, dataset: UUID, files: int, start: int = 0) -> None:
         folder = dataset_folder(self.lake.caller, dataset)
@@ -149,21 +149,21 @@ def _stored_bytes(where: str, grower: Grower, numbers: Numbers) -> Grid:
     hot = grower.dataset("hot")
     grown: dict[str, tuple[int, Sizes]] = {}
 
-    def grow(what: str, count: int, acts: Sequence[Callable[[], object]]) -> None:
+    def grow(unit: str, count: int, acts: Sequence[Callable[[], object]]) -> None:
         before = _sizes(grower.db)
         for act in acts:
             act()
         after = _sizes(grower.db)
-        grown[what] = count, {table_part: after[table_part] - before[table_part] for table_part in after}
+        grown[unit] = count, {table_part: after[table_part] - before[table_part] for table_part in after}
 
     grow(DATASETS, numbers.datasets, [partial(grower.dataset, f"d{n}") for n in range(numbers.datasets)])
     grow(COMMITS, numbers.commits, [partial(grower.add, hot, 1, n) for n in range(numbers.commits)])
     grow(FILES, sum(numbers.files), [partial(_grow, grower, files) for files in numbers.files])
     lines = []
-    for what, (count, sizes) in grown.items():
-        for table in GROWING_TABLES[what]:
+    for unit, (count, sizes) in grown.items():
+        for table in GROWING_TABLES[unit]:
             rows, indexes = (sizes[table, part] / count for part in ("rows", "indexes"))
-            lines.append([f"{what}: {table}", f"{rows:,.0f}", f"{indexes:,.0f}", f"{rows + indexes:,.0f}"])
+            lines.append([f"{unit}: {table}", f"{rows:,.0f}", f"{indexes:,.0f}", f"{rows + indexes:,.0f}"])
     return Grid(f"{where}: stored bytes", ["", "rows", "indexes", "total"], lines)
 
 
@@ -175,22 +175,22 @@ def _grow(grower: Grower, files: int) -> None:
 
 def _used(where: str, grower: Grower, numbers: Numbers) -> Grid:
     with grower.db.read(grower.lake.caller) as tx:
-        there = {n: snapshots.by_name(tx, DatasetName("bench", f"f{n}")) for n in numbers.files}
-        paths = {n: [file.path for file in snapshots.files(tx, at)] for n, at in there.items()}
+        grown_datasets = {n: snapshots.by_name(tx, DatasetName("bench", f"f{n}")) for n in numbers.files}
+        paths = {n: [file.path for file in snapshots.files(tx, at)] for n, at in grown_datasets.items()}
     next_file = iter(range(max(numbers.files), 2**31))
     acts: dict[str, Callable[[int], object]] = {
-        "commit of one file": lambda n: grower.add(there[n].dataset, 1, next(next_file)),
-        "files that may hold one id": lambda n: grower.files(there[n].dataset, {"id": (n * ROWS // 2,) * 2}),
-        "all files": lambda n: grower.files(there[n].dataset),
-        "all files, with statistics": lambda n: grower.files(there[n].dataset, stats=True),
+        "commit of one file": lambda n: grower.add(grown_datasets[n].dataset, 1, next(next_file)),
+        "files that may hold one id": lambda n: grower.files(grown_datasets[n].dataset, {"id": (n * ROWS // 2,) * 2}),
+        "all files": lambda n: grower.files(grown_datasets[n].dataset),
+        "all files, with statistics": lambda n: grower.files(grown_datasets[n].dataset, stats=True),
         "a query that opens no file": lambda n: _query(grower.lake, n),
         "which files of a folder the catalog knows": lambda n: grower.count_listed(paths[n]),
     }
     lines = []
     for name, act in acts.items():
         jobs = {n: partial(_timed, partial(act, n)) for n in numbers.files}
-        found = interleaved(jobs, numbers.samples, at_most=numbers.at_most)
-        lines.append([name, *(_format_times(found[n]) for n in numbers.files)])
+        measurements = interleaved(jobs, numbers.samples, at_most=numbers.at_most)
+        lines.append([name, *(_format_times(measurements[n]) for n in numbers.files)])
     lists = interleaved(
         {name: partial(_timed, act) for name, act in (("page", grower.page), ("all", grower.everything))},
         numbers.samples,

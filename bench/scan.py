@@ -141,22 +141,22 @@ def _speed(workspaces: dict[int, str], paths: dict[int, list[str]], numbers: Num
     rows = numbers.rows[1]
     lines = []
     for name in READS:
-        ours, theirs = [], []
+        ours, plain_results = [], []
         for _ in range(numbers.rounds):
             ours.append(_fresh(through_penstock, workspaces[rows], paths[rows], name))
-            theirs.append(_fresh(through_pyarrow, workspaces[rows], paths[rows], name))
-        assert {read_results.rows for read_results in ours} == {read_results.rows for read_results in theirs}, (
+            plain_results.append(_fresh(through_pyarrow, workspaces[rows], paths[rows], name))
+        assert {read_results.rows for read_results in ours} == {read_results.rows for read_results in plain_results}, (
             f"{name}: the results differ"
         )
-        (best, usual, first), (its_best, its_usual, its_first) = _times(ours), _times(theirs)
+        (best, usual, first), (its_best, its_usual, its_first) = _times(ours), _times(plain_results)
         figures = (best, usual, first, its_best, its_usual, its_first)
         ratios = (its_best / best, its_usual / usual)
         lines.append([name, f"{ours[0].rows:,}", *(f"{s:.3f}" for s in figures), *(f"{r:.2f}" for r in ratios)])
     size = sum(Path(path).stat().st_size for path in paths[rows])
-    what = f"{rows:,} rows, {len(SCHEMA)} columns, {len(paths[rows])} files, {size / 1e6:,.0f} MB"
+    source_size = f"{rows:,} rows, {len(SCHEMA)} columns, {len(paths[rows])} files, {size / 1e6:,.0f} MB"
     header = ["", "rows", "Penstock: best", "median", "first", "pyarrow: best", "median", "first"]
     return Grid(
-        f"Seconds to read {what}; {numbers.rounds} rounds. Speed: Penstock's throughput as a part of pyarrow's",
+        f"Seconds to read {source_size}; {numbers.rounds} rounds. Speed: Penstock's throughput as a part of pyarrow's",
         [*header, "speed by best", "by median"],
         lines,
     )
@@ -180,8 +180,8 @@ def _memory(workspaces: dict[int, str], paths: dict[int, list[str]], written: di
 
 def _times(read_results: list[ReadResult]) -> tuple[float, float, float]:
     """Return best and median of the second reads, and the median of the first reads."""
-    second = [each.seconds for each in read_results]
-    return min(second), median(second), median(each.first for each in read_results)
+    second = [result.seconds for result in read_results]
+    return min(second), median(second), median(result.first for result in read_results)
 
 
 def _fresh(act: Callable[..., Any], *arguments: Any) -> Any:

@@ -202,8 +202,8 @@ def _store_versions(server: RunningServer, outcome: loads.Outcome, numbers: Numb
 
 
 def _children(pid: int) -> list[int]:
-    found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False).stdout.split()
-    return [child for number in found for child in (int(number), *_children(int(number)))]
+    process_ids = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False).stdout.split()
+    return [child for number in process_ids for child in (int(number), *_children(int(number)))]
 
 
 def _cpu_seconds(pid: int) -> float:

@@ -45,7 +45,7 @@ def _is_error(value: Any) -> bool:
 def _class_part(name: str, value: type) -> Iterator[str]:
     yield f"## `{name}`\n"
     yield from _docstring(value)
-    for member_name, member in _public_members(value):
+    for member_name, member in public_members(value):
         if isinstance(member, property):
             yield f"### `{name}.{member_name}`\n"
             yield f"```python\n{member_name}: {_returns(member.fget)}\n```\n"
@@ -54,7 +54,7 @@ def _class_part(name: str, value: type) -> Iterator[str]:
             yield from _function_part(member_name, member, "###", owner=f"{name}.")
 
 
-def _public_members(value: type) -> Iterator[tuple[str, Any]]:
+def public_members(value: type) -> Iterator[tuple[str, Any]]:
     """Yield the public methods and properties that Penstock defines, those of base classes last."""
     seen = set[str]()
     for base in value.__mro__:

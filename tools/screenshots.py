@@ -254,11 +254,11 @@ def _conflict(page: Page) -> None:
     address, _, path = page.url.partition("/ui")
     url = f"{address}/gts/{path.split('/')[2]}"
     page.get_by_label("Schema description").fill("All bookings, line by line")
-    theirs = page.request.get(url).json()
-    fields = [field for field in theirs["fields"] if field["name"] != "reviewed_on"]
-    changed = [*fields, {"name": "reviewed_on", "type": "date", "optional": len(fields) < len(theirs["fields"])}]
+    stored = page.request.get(url).json()
+    fields = [field for field in stored["fields"] if field["name"] != "reviewed_on"]
+    changed = [*fields, {"name": "reviewed_on", "type": "date", "optional": len(fields) < len(stored["fields"])}]
     page.request.put(
-        url, data={**theirs, "fields": changed, "description": f"Bookings, as of version {theirs['version']}"}
+        url, data={**stored, "fields": changed, "description": f"Bookings, as of version {stored['version']}"}
     )
     page.get_by_role("button", name="Save Schema").click()
     page.get_by_text("Their changes").wait_for()

@@ -1,6 +1,6 @@
 """Check that names and prose follow the glossary: no banned identifiers, no clause as a docstring, no class name twice.
 
-usage: python -m tools.words [PATH ...]     default: src tools bench examples tests, and the documentation
+usage: python -m tools.words [PATH ...]     default: source, tests, documentation and build files
 """
 
 import argparse
@@ -16,18 +16,29 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 CODE = ("src", "tools", "bench", "examples", "tests")
 PROSE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "docs", "examples")
+BUILD = ("pyproject.toml", "Makefile", "Containerfile", "tools/system-packages", ".ci/run", ".github", ".pre-commit-config.yaml")  # fmt: skip
+PATTERNS = ("*.py", "*.md", "*.proto", "*.toml", "*.js", "*.css", "*.yml", "*.yaml")
+# Paths whose names and prose follow the strict words, too. The titles of the cases in tests make semantics.md.
+STRICT = (*CODE[:-1], *PROSE, *BUILD)
+NOT_STRICT = ("docs/reference/semantics.md",)
 
 # An identifier may not contain one of these words between underscores.
 IDENTIFIERS = {
     "told", "tells", "said", "says", "heard", "hear", "hears", "asked", "given", "kept", "shown", "place", "places", "placed",
     "known", "met", "wanted", "spoken", "brought", "somebody", "nobody", "whoever", "trouble", "refusal", "stranger",
 }  # fmt: skip
+STRICT_IDENTIFIERS = {"strays", "newcomer", "picture", "tidy", "bury", "doomed", "hampered", "patience", "stuck", "strike"}  # fmt: skip
+STRICT_NAMES = {"there", "mine", "theirs", "who", "what", "made"}  # not as a whole name
 CLAUSES = {"What", "Who", "Whose", "Whom", "Where", "Which", "How", "Whether", "Whatever", "Whoever", "Those", "Such"}
 # Phrases of comments, docstrings, messages and documentation that have a plain equivalent.
 PHRASES = (
     r"\b[Ss]omebody\b", r"\b[Nn]obody\b", r"\b[Ww]hoever\b", r"\bmends?\b", r"\bmended\b", r"\bhears?\b", r"\bheard\b", r"\btold\b",
     r"\bis asked for\b", r"\bare asked for\b", r"\bby itself alone\b", r"\bnot missed\b", r"\bstands? (?:in|there|twice|once)\b", r"\blets? go of\b",
     r"\bthere is no such\b", r"\bis no [a-z]+;", r"\bcan be had\b", r"\bwithout a word\b", r"\bwhat is there\b", r"\bcomes? back to\b", r"\bin words\b",
+)  # fmt: skip
+STRICT_PHRASES = (
+    r"\bwho (?:asks|comes|waits)\b", r"(?<!s )\bwho may\b", r"\b[Ww]hat (?:is|was|it|there|goes|comes)\b", r"\bfalls? silent\b", r"\bsigns? of life\b",
+    r"\bunder way\b", r"\bin vain\b", r"\bgo(?:es)? on\b", r"(?<!there )(?<!There )\bis no (?!longer\b)[a-z]+", r"\btold apart\b",
 )  # fmt: skip
 ALLOWED_CLASSES = {"Meta"}
 ALLOWED_STRINGS = {'"nobody"'}  # the Unix account
@@ -36,7 +47,9 @@ ALLOWED_STRINGS = {'"nobody"'}  # the Unix account
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paths", nargs="*", type=Path)
-    paths = [path.resolve() for path in parser.parse_args().paths] or [ROOT / name for name in (*CODE, *PROSE)]
+    paths = [path.resolve() for path in parser.parse_args().paths] or [
+        ROOT / name for name in dict.fromkeys((*CODE, *PROSE, *BUILD))
+    ]
     findings = [finding for path in _files(paths) for finding in _check(path)]
     findings += _repeated_classes()
     for finding in findings:
@@ -51,21 +64,24 @@ def _files(paths: list[Path]) -> Iterator[Path]:
         if path.is_file():
             yield path
             continue
-        for pattern in ("*.py", "*.md"):
+        for pattern in PATTERNS:
             yield from (file for file in sorted(path.rglob(pattern)) if not file.name.endswith("_pb2.py"))
 
 
 def _check(path: Path) -> Iterator[str]:
-    text, relative = path.read_text("utf-8"), path.relative_to(ROOT)
+    text, relative = path.read_text("utf-8"), path.relative_to(ROOT).as_posix()
     if path == Path(__file__):
         return
-    if path.suffix == ".md":
-        yield from (f"{relative}:{line}: phrase {phrase!r}" for line, phrase in _phrases(text, 1))
+    strict = _is_strict(relative)
+    if path.suffix != ".py":
+        yield from (f"{relative}:{line}: phrase {phrase!r}" for line, phrase in _phrases(text, 1, strict=strict))
         return
-    tree = ast.parse(text)
-    for line, name in sorted({(line, name) for line, name in _names(tree) if _is_banned(name)}):
+    tree, is_test = ast.parse(text), path.name.startswith("test_")
+    for line, name in sorted({(line, name) for line, name in _names(tree) if _is_banned(name, strict=strict)}):
         yield f"{relative}:{line}: identifier {name!r}"
     for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and is_test and re.match("test[a-z]", node.name):
+            yield f"{relative}:{node.lineno}: test name {node.name!r} does not begin with test_"
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module):
             docstring = ast.get_docstring(node)
             first = docstring.split("\n")[0] if docstring else ""
@@ -75,13 +91,18 @@ def _check(path: Path) -> Iterator[str]:
         if token.type in (tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", -1)):
             if token.string in ALLOWED_STRINGS:
                 continue
-            for line, phrase in _phrases(token.string, token.start[0]):
+            for line, phrase in _phrases(token.string, token.start[0], strict=strict):
                 yield f"{relative}:{line}: phrase {phrase!r}"
 
 
-def _phrases(text: str, first_line: int) -> Iterator[tuple[int, str]]:
+def _is_strict(relative: str) -> bool:
+    return relative not in NOT_STRICT and any(relative == name or relative.startswith(f"{name}/") for name in STRICT)
+
+
+def _phrases(text: str, first_line: int, *, strict: bool) -> Iterator[tuple[int, str]]:
+    patterns = (*PHRASES, *STRICT_PHRASES) if strict else PHRASES
     for number, line in enumerate(text.split("\n"), first_line):
-        for pattern in PHRASES:
+        for pattern in patterns:
             for match in re.finditer(pattern, line):
                 yield number, match[0]
 
@@ -99,14 +120,15 @@ def _names(tree: ast.AST) -> Iterator[tuple[int, str]]:
                 yield node.lineno, name
 
 
-def _is_banned(name: str) -> bool:
+def _is_banned(name: str, *, strict: bool) -> bool:
     words = re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower())
-    return any(word in IDENTIFIERS for word in words)
+    banned = IDENTIFIERS | STRICT_IDENTIFIERS if strict else IDENTIFIERS
+    return (strict and name in STRICT_NAMES) or any(word in banned for word in words)
 
 
 def _repeated_classes() -> list[str]:
     defined = collections.defaultdict(set)
-    for path in _files([ROOT / "src"]):
+    for path in (ROOT / "src").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.ClassDef) and node.name not in ALLOWED_CLASSES:
                 defined[node.name].add(str(path.relative_to(ROOT)))

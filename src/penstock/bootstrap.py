@@ -1,11 +1,15 @@
-"""Composition root: build the workspace and the query executor from the settings.
+"""Composition root: open a workspace and build its query executor from the settings.
 
 Outside `service`, only this module imports `catalog`, `storage` and `engines`.
 """
 
+import getpass
+from dataclasses import dataclass
+
 from penstock.catalog import migrate
 from penstock.catalog.database import Database
 from penstock.config import Settings
+from penstock.core.caller import Caller, local_caller
 from penstock.core.dataset.edit_policy import EditPolicy
 from penstock.service.memory_budget import MemoryBudget
 from penstock.service.queries import sandbox
@@ -13,7 +17,53 @@ from penstock.service.queries.execution import QueryExecutor
 from penstock.service.workspace import SparkConfig, Workspace, WriteLimits
 from penstock.storage.data_files import FileSizing
 from penstock.storage.file_store import LocalStore
-from penstock.workspace_folder import WorkspaceFolder, load_workspace_folder
+from penstock.workspace_folder import WorkspaceFolder, create_workspace_folder, load_workspace_folder
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSession:
+    """An open workspace and the caller of this process: the arguments of the functions in `service`."""
+
+    folder: WorkspaceFolder
+    workspace: Workspace
+    caller: Caller
+    query_executor: QueryExecutor
+
+    def close(self) -> None:
+        """Stop the query processes, and disconnect from the catalog."""
+        self.query_executor.close()
+        self.workspace.close()
+
+    def __enter__(self) -> "LocalSession":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def open_session(settings: Settings, *, create: bool = False, caller: Caller | None = None) -> LocalSession:
+    """Open the workspace of the settings.
+
+    Args:
+        settings: all settings
+        create: create the folder and the catalog if they do not exist, and upgrade the catalog's tables
+        caller: by default an admin of the folder's tenant
+
+    Raises:
+        NotFound: the folder is not a workspace
+        Unsupported: the catalog has another revision than this version of Penstock needs
+    """
+    folder = create_workspace_folder(settings.workspace) if create else load_workspace_folder(settings.workspace)
+    workspace = open_workspace(settings, folder, create=create)
+    local = caller or local_caller(folder.tenant, _login_name())
+    return LocalSession(folder, workspace, local, build_query_executor(settings, workspace))
+
+
+def _login_name() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"
 
 
 def build_workspace(settings: Settings, folder: WorkspaceFolder) -> Workspace:

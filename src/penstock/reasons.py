@@ -58,11 +58,11 @@ REASONS: dict[str, tuple[str, str]] = {
     "bad_filter": ("Invalid", "$filter, position {position}: {problem}"),
     "bad_gts_id.not_text": ("Invalid", "type_id must be a string such as {query_returns}"),
     "bad_gts_id.syntax": ("Invalid", "Invalid GTS id: expected {expected} at position {position}"),
-    "bad_json.not_utf8": ("Invalid", "{what} is not valid UTF-8"),
-    "bad_json.syntax": ("Invalid", "{what} is not valid JSON: {problem} at {location}"),
-    "bad_json.too_deep": ("Invalid", "{what} is nested too deeply"),
-    "bad_json.not_json": ("Invalid", "{what} is not valid JSON: {problem}"),
-    "bad_json.number_too_long": ("Invalid", "{what} contains a number with too many digits"),
+    "bad_json.not_utf8": ("Invalid", "{subject} is not valid UTF-8"),
+    "bad_json.syntax": ("Invalid", "{subject} is not valid JSON: {problem} at {location}"),
+    "bad_json.too_deep": ("Invalid", "{subject} is nested too deeply"),
+    "bad_json.not_json": ("Invalid", "{subject} is not valid JSON: {problem}"),
+    "bad_json.number_too_long": ("Invalid", "{subject} contains a number with too many digits"),
     "bad_key_type.extension": (
         "Invalid",
         "Key column {column!r} of the {side} has the extension type {data_type}. Cast the column to {storage_type} or to string, in the source and in the target",
@@ -120,10 +120,10 @@ REASONS: dict[str, tuple[str, str]] = {
     "bad_selector": ("Invalid", "Invalid filter expression: {problem}"),
     "bad_state.initial": (
         "Invalid",
-        "The initial state of a {what} must be ACTIVE or DRAFT. Use transitions for other states",
+        "The initial state of a {subject} must be ACTIVE or DRAFT. Use transitions for other states",
     ),
     "bad_state.transition": ("Invalid", "to must be one of {valid}"),
-    "bad_text": ("Invalid", "{what} must not contain NUL or an unpaired surrogate"),
+    "bad_text": ("Invalid", "{subject} must not contain NUL or an unpaired surrogate"),
     "bad_token.bad_subject": (
         "Unauthenticated",
         "The token claim sub must be a string of 1 to {max_length} characters",
@@ -131,11 +131,11 @@ REASONS: dict[str, tuple[str, str]] = {
     "bad_token.bad_tenant": ("Unauthenticated", "The token claim tenant_id must be a UUID"),
     "bad_token.bad_roles": ("Unauthenticated", "The token claim roles must be a list"),
     "bad_value": ("Invalid", "Expected {expected}"),
-    "bad_yaml.too_large": ("Invalid", "{what} exceeds the limit of {max_bytes:,} bytes for YAML"),
-    "bad_yaml.not_utf8": ("Invalid", "{what} is not valid UTF-8"),
-    "bad_yaml.character": ("Invalid", "{what} is not valid YAML: {problem} at line {line}"),
-    "bad_yaml.syntax": ("Invalid", "{what} is not valid YAML: {problem}"),
-    "bad_yaml.bad_number": ("Invalid", "{what} contains a number that is too long or an invalid \\U escape"),
+    "bad_yaml.too_large": ("Invalid", "{subject} exceeds the limit of {max_bytes:,} bytes for YAML"),
+    "bad_yaml.not_utf8": ("Invalid", "{subject} is not valid UTF-8"),
+    "bad_yaml.character": ("Invalid", "{subject} is not valid YAML: {problem} at line {line}"),
+    "bad_yaml.syntax": ("Invalid", "{subject} is not valid YAML: {problem}"),
+    "bad_yaml.bad_number": ("Invalid", "{subject} contains a number that is too long or an invalid \\U escape"),
     "column_mismatch.count": ("Invalid", "column mismatch: table has {table_count} columns, input has {input_count}"),
     "column_mismatch.name": (
         "Invalid",
@@ -166,7 +166,10 @@ REASONS: dict[str, tuple[str, str]] = {
         "Invalid",
         "The target does not have the source columns {extra}. It has {names}. To add columns, use add_columns=True or --add-columns",
     ),
-    "illegal_transition": ("Unsupported", "A {what} cannot change from {current} to {to}. Possible states: {possible}"),
+    "illegal_transition": (
+        "Unsupported",
+        "A {subject} cannot change from {current} to {to}. Possible states: {possible}",
+    ),
     "missing_column.append": ("Invalid", "Column {name!r} is required, but the rows do not have it"),
     "missing_column.merge": (
         "Invalid",
@@ -189,7 +192,7 @@ REASONS: dict[str, tuple[str, str]] = {
         "Invalid",
         "dedup_order_by: the source does not have the columns {unknown}. It has {names}",
     ),
-    "not_text.value": ("Invalid", "{what} must be a string"),
+    "not_text.value": ("Invalid", "{subject} must be a string"),
     "not_wider": (
         "Invalid",
         "Column {name!r} cannot change from {narrow} to {wide}, which cannot hold all its values. Integers widen to larger integers, float to double, decimals to more digits",
@@ -211,7 +214,7 @@ REASONS: dict[str, tuple[str, str]] = {
         "Conflict",
         "Operation {number}: the value at '{pointer}' differs from the value that the patch expects",
     ),
-    "read_only_state.some": ("Unsupported", "The {what} is {state}. In this state only {editable} can change"),
+    "read_only_state.some": ("Unsupported", "The {subject} is {state}. In this state only {editable} can change"),
     "required_with_default": ("Invalid", "A parameter with a default cannot be required. Remove one of them"),
     "reserved_column_name": (
         "Invalid",
@@ -220,7 +223,7 @@ REASONS: dict[str, tuple[str, str]] = {
     "reserved_parameter_name": ("Invalid", "Parameter name {name!r} is reserved. Choose another name"),
     "role_too_low": ("Forbidden", "This operation requires the role {required_role}. {caller} has the role {role}"),
     "immutable_state": ("Invalid", "The state {state} cannot be changed here. Use POST …/transitions"),
-    "text_too_long": ("Invalid", "{what} has {length:,} characters. At most {max_length:,} are allowed"),
+    "text_too_long": ("Invalid", "{subject} has {length:,} characters. At most {max_length:,} are allowed"),
     "too_many_columns": ("Invalid", "The schema has {count:,} columns. At most {max_columns:,} are allowed"),
     "too_many_parameters": ("Invalid", "The query has {count:,} parameters. At most {max_parameters} are allowed"),
     "type_mismatch.append": (
@@ -252,7 +255,7 @@ REASONS: dict[str, tuple[str, str]] = {
         "Invalid",
         "Type {gts_id} has {length} characters. A schema type has at most {max_length}",
     ),
-    "read_only_state.all": ("Unsupported", "The {what} is {state}. In this state it cannot change"),
+    "read_only_state.all": ("Unsupported", "The {subject} is {state}. It cannot be changed in this state"),
     "bad_fields": ("Invalid", "fields must be an array of field definitions"),
     "bad_field.not_an_object": ("Invalid", "A field must be an object with name and type"),
     "bad_field.not_a_boolean": ("Invalid", "{member} must be true or false"),
@@ -340,7 +343,7 @@ REASONS: dict[str, tuple[str, str]] = {
     ),
     "dataset_locked.by_writer": (
         "Conflict",
-        "Dataset {name} is locked for a merge that other writers kept overtaking. Retry later",
+        "Another writer has locked dataset {name}. Retry later",
     ),
     "dataset_not_found": (
         "NotFound",
@@ -369,7 +372,7 @@ REASONS: dict[str, tuple[str, str]] = {
     "not_migrated": ("Unsupported", "The database has no Penstock catalog. Run `penstock migrate`"),
     "catalog_too_old": (
         "Unsupported",
-        "A development version of Penstock made the catalog (migration {applied}). It cannot be migrated. Create a new workspace and import the data again",
+        "The catalog was created by a development version (migration {applied}). It cannot be migrated. Create a new workspace and import the data again",
     ),
     "other_migration": (
         "Unsupported",
@@ -377,7 +380,7 @@ REASONS: dict[str, tuple[str, str]] = {
     ),
     "overtaken": (
         "Conflict",
-        "Another transaction was first. Retry",
+        "Another transaction committed first. Retry",
     ),
     "pipeline_changed": (
         "Conflict",

@@ -34,16 +34,8 @@ from catalog.odata_cases import CASES, FIELDS, ROWS, null_rows
 from conftest import examples
 from penstock.catalog import tables
 from penstock.catalog.database import Database
-from penstock.catalog.odata_sql import (
-    Children,
-    Columns,
-    FoldedText,
-    filter_condition,
-    parameterize,
-    prepare_search,
-    search_condition,
-    sort_keys,
-)
+from penstock.catalog.odata_sql import Children, Columns, FoldedText, filter_condition, parameterize, search_condition
+from penstock.catalog.search_statements import prepare_search, sort_keys
 from penstock.catalog.tables import UtcTimestamp
 from penstock.catalog.tenant_guard import has_tenant_filter, tenant_filter
 from penstock.core.odata import Collection, FieldKind, Fields, OrderBy, QueryOptions, options, parse

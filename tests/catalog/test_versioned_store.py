@@ -296,7 +296,7 @@ CONTRACT_DEFAULTS = {"state": "ACTIVE", "version": "1"}
 
 
 def test_insert_of_the_contract_alone_stores_no_incomplete_schema(lake: Lake) -> None:
-    """See docs/decisions/0006-the-registry.md: the columns of the contract exist, but a schema needs further rows."""
+    """See docs/decisions/0006-registry.md: the columns of the contract exist, but a schema needs further rows."""
     columns = tables.gts_schemas.c
     assert {name: columns[name].server_default.arg for name in CONTRACT_DEFAULTS} == CONTRACT_DEFAULTS
     ids = {"id": uuid4(), "tenant": lake.caller.tenant, "user": lake.caller.user}

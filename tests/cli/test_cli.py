@@ -485,7 +485,9 @@ def test_process_exit_codes_and_streams(shell: CliRunner, orders: str) -> None:
     ("words", "start"), [([], "penstock: This is a bug"), (["--json"], '{"error": {"kind": "Bug"')]
 )
 def test_unexpected_exception_prints_no_traceback(shell: CliRunner, words: list[str], start: str) -> None:
-    answer = shell.apart("dataset", "list", *words, before="import penstock.lake; penstock.lake.open = None")
+    answer = shell.apart(
+        "dataset", "list", *words, before="import penstock.bootstrap; penstock.bootstrap.open_session = None"
+    )
     assert (answer.code, answer.out, answer.err.startswith(start)) == (1, b"", True)
     assert "Traceback" not in answer.err
 

@@ -106,7 +106,7 @@ def test_worker_stopped_by_a_signal_requeues_unfinished_runs(shell: CliRunner, l
         assert process.stderr is not None
         assert process.stdout.readline() == b"begun\n"
         process.send_signal(number)
-        while b"stopping the running runs" not in process.stderr.readline():
+        while b"stopping active runs" not in process.stderr.readline():
             pass
         Path("go").touch()
         _, err = process.communicate(timeout=60)

@@ -204,8 +204,8 @@ def test_modules_named_on_pages_exist(location: str) -> None:
     assert any((docs.SOURCE / f"{location}{ending}").exists() for ending in ("", ".py"))
 
 
-def test_map_page_names_every_source_folder() -> None:
-    page = text("docs/decisions/0002-the-map-as-built.md")
+def test_tree_page_names_every_source_folder() -> None:
+    page = text("docs/decisions/0002-tree-and-tables.md")
     parts = [path for path in docs.SOURCE.rglob("__init__.py") if path.parent != docs.SOURCE]
     folders = {str(path.parent.relative_to(docs.SOURCE)) for path in parts} - {"catalog/migrations", "engines/arrow"}
     assert {folder for folder in folders if f"`{folder}`" not in page and f"`{folder}/" not in page} == set()

@@ -15,6 +15,7 @@ import penstock
 from penstock.flight.context import FlightContext
 from penstock.flight.service import FlightService
 from support.doc_pages import Block, blocks, text
+from tools import python_api
 
 PAGE = "docs/python-api.md"
 CLASSES = ["Lake", "LakeSnapshot", "Dataset", "DatasetVersion", "Transaction", "Pipeline", "Query", "QueryResult"]
@@ -89,3 +90,25 @@ def test_python_api_public_members_have_docstrings(name: str) -> None:
     members = vars(getattr(penstock, name)).items()
     public = [(member, value) for member, value in members if not member.startswith("_")]
     assert [member for member, value in public if not inspect.getdoc(value)] == []
+
+
+def documented_methods() -> dict[str, Any]:
+    """Return the exported functions, and the public methods of the exported classes."""
+    exports = {name: getattr(penstock, name) for name in penstock.__all__ if name != "__version__"}
+    functions = {name: value for name, value in exports.items() if inspect.isfunction(value)}
+    for name, value in exports.items():
+        if inspect.isclass(value) and not issubclass(value, penstock.PenstockError):
+            functions |= {f"{name}.{method}": member for method, member in python_api.public_members(value)}
+    return {name: value for name, value in functions.items() if not isinstance(value, property)}
+
+
+METHODS = documented_methods()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_python_api_docstring_has_every_argument_and_an_example(name: str) -> None:
+    docstring = inspect.getdoc(METHODS[name]) or ""
+    section = re.search(r"^Args:\n((?:    .*\n?|\n)*)", docstring, re.MULTILINE)
+    documented = re.findall(r"^    (\w+): ", section[1], re.MULTILINE) if section else []
+    assert documented == [parameter for parameter in inspect.signature(METHODS[name]).parameters if parameter != "self"]
+    assert "\nExample:\n" in docstring

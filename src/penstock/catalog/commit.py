@@ -65,17 +65,17 @@ def commit(
     *,
     lease: UUID,
     key: str,
-    lock_owner: UUID | None = None,
+    lock_holder: UUID | None = None,
     on_commit: OnCommit | None = None,
 ) -> Receipt:
     """Commit all changes in one transaction, or none.
 
-    If the answer of the database is lost, the receipt is looked up before an error is reported.
+    If the response of the database is lost, the receipt is looked up before an error is reported.
 
     Args:
         lease: the writer lease under which the files were written
         key: the idempotency key; a repeated request returns the first receipt
-        lock_owner: owner of the dataset lock, if the caller holds one
+        lock_holder: owner of the dataset lock, if the caller holds one
         on_commit: statements to run in the same transaction
 
     Raises:
@@ -86,7 +86,7 @@ def commit(
     changes = tuple(sorted(changes, key=lambda change: change.dataset))
     assert len({change.dataset for change in changes}) == len(changes), "one change for each dataset"
     member = GroupMember(key, fingerprint(changes))
-    outcome = _commit_with_retry(db, caller, changes, [member], lease, lock_owner, on_commit)[key]
+    outcome = _commit_with_retry(db, caller, changes, [member], lease, lock_holder, on_commit)[key]
     if isinstance(outcome, AlreadyExists):
         raise outcome
     return outcome
@@ -99,7 +99,7 @@ def group_commit(
     members: Sequence[GroupMember],
     *,
     lease: UUID,
-    lock_owner: UUID | None = None,
+    lock_holder: UUID | None = None,
 ) -> ReceiptsByKey:
     """Commit one change for several requests: one version, and one receipt for each request.
 
@@ -107,7 +107,7 @@ def group_commit(
     those requests and commits the rest. If the outcome is unknown, each request must receive
     `receipts.unknown_outcome`.
     """
-    return _commit_with_retry(db, caller, (change,), members, lease, lock_owner)
+    return _commit_with_retry(db, caller, (change,), members, lease, lock_holder)
 
 
 def _commit_with_retry(
@@ -116,13 +116,13 @@ def _commit_with_retry(
     changes: tuple[Change, ...],
     members: Sequence[GroupMember],
     lease: UUID,
-    lock_owner: UUID | None = None,
+    lock_holder: UUID | None = None,
     on_commit: OnCommit | None = None,
 ) -> ReceiptsByKey:
     for attempts_left in reversed(range(_MAX_ATTEMPTS)):
         try:
             with db.write(caller, failpoints.hit) as tx:
-                receipts_by_key = _apply_changes(tx, changes, members, lease, lock_owner, on_commit)
+                receipts_by_key = _apply_changes(tx, changes, members, lease, lock_holder, on_commit)
             break
         except _AlreadyCommitted as replay:
             return replay.receipts_by_key
@@ -166,7 +166,7 @@ def _apply_changes(
     changes: tuple[Change, ...],
     members: Sequence[GroupMember],
     lease: UUID,
-    lock_owner: UUID | None,
+    lock_holder: UUID | None,
     on_commit: OnCommit | None,
 ) -> ReceiptsByKey:
     writer_leases.assert_alive(tx, lease)
@@ -178,7 +178,7 @@ def _apply_changes(
     failpoints.hit("commit.numbered")
     if earlier := receipts.select_receipts(tx, members):
         raise _AlreadyCommitted(receipts.as_replays(earlier))
-    commits = tuple(_apply_change(tx, change, commit_no, lock_owner) for change in changes)
+    commits = tuple(_apply_change(tx, change, commit_no, lock_holder) for change in changes)
     new = {
         member.key: Receipt(member.key, commit_no, own_commits, tx.now)
         for member, own_commits in GroupMember.split_receipts(members, commits)
@@ -197,7 +197,7 @@ def _apply_changes(
     return {**new}
 
 
-def _apply_change(tx: CatalogTransaction, change: Change, commit_no: int, lock_owner: UUID | None) -> DatasetCommit:
+def _apply_change(tx: CatalogTransaction, change: Change, commit_no: int, lock_holder: UUID | None) -> DatasetCommit:
     head: Row[Any]
     if change.create:
         name, base = _insert_dataset(tx, change.dataset, change.create), _NO_VERSION
@@ -207,7 +207,7 @@ def _apply_change(tx: CatalogTransaction, change: Change, commit_no: int, lock_o
         name, row_ids = _full_name(head), head.row_ids
         if head.read_only:
             raise Unsupported("read_only.write", {"name": name}, dataset=name)
-        if head.locked_by not in (None, lock_owner) and head.locked_until > tx.now:
+        if head.locked_by not in (None, lock_holder) and head.locked_until > tx.now:
             raise Conflict(
                 "dataset_locked.by_writer",
                 {"name": name},

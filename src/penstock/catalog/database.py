@@ -168,7 +168,7 @@ class Database:
             on_step: called with "commit.ready" before COMMIT and with "commit.sent" after it
 
         Raises:
-            CommitStateUnknown: the database did not answer COMMIT
+            CommitStateUnknown: the database did not respond to COMMIT
         """
         with self._begin(caller, write=True) as connection:
             yield CatalogTransaction(connection, caller, self.clock)

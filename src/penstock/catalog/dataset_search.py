@@ -2,7 +2,7 @@
 
 from sqlalchemy import literal, select
 
-from penstock.catalog import odata_sql
+from penstock.catalog import odata_sql, search_statements
 from penstock.catalog.database import CatalogTransaction
 from penstock.catalog.odata_sql import Columns, FoldedText
 from penstock.catalog.snapshots import NEWEST_OF_ALL, snapshot_from_row
@@ -57,6 +57,6 @@ def search(tx: CatalogTransaction, options: QueryOptions) -> SearchPage[Snapshot
     """Return a page of the tenant's datasets at their newest versions, by name unless another order is requested."""
     statement = _ALL.where(*odata_sql.conditions(options.filter, options.search, _COLUMNS, [_NAME]))
     tie_break = [_d.dataset_id] if options.orderby else [_d.name_key]
-    keys = odata_sql.sort_keys(options.orderby, _COLUMNS, tie_break)
-    search = odata_sql.prepare_search(statement, keys, odata_sql.null_positions(options))
-    return odata_sql.search_page(tx, search, options, snapshot_from_row)
+    keys = search_statements.sort_keys(options.orderby, _COLUMNS, tie_break)
+    search = search_statements.prepare_search(statement, keys, search_statements.null_positions(options))
+    return search_statements.search_page(tx, search, options, snapshot_from_row)

@@ -51,7 +51,7 @@ def migrate(db: Database) -> tuple[str | None, str]:
         the ids of the migration before and after
 
     Raises:
-        Unsupported: a development version of Penstock made the catalog
+        Unsupported: the catalog was created by a development version
     """
     from alembic import command
     from alembic.config import Config

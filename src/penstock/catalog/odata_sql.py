@@ -1,26 +1,22 @@
-"""Compile OData filters and orders to SQL that returns the same rows in the same order on every database.
+"""Compile OData conditions to SQL that selects the same rows on every database.
 
     filter_condition(filter, columns)          the condition of `$filter`
     search_condition(words, columns)           the condition of `$search`
-    sort_keys(orderby, columns, tie_break)     the sort key of a row
-    prepare_search(statement, keys, …)         the statement of a page: ordered, after a position
-    search_page(tx, search, options, …)        the rows of a page, the position of the next page, and the total count
+    parameterize(filter, columns)              a filter without its values, and the values
 
-No text of a caller becomes SQL text: values are bound. Text is compared and ordered by code point. Case folding uses
-columns that Python filled when the row was written (`FoldedText`); other text is folded for A to Z only. NULL sorts
-lowest; long texts are ordered by their first characters, which fit into the link of the next page. A number literal is a double; an integer column that is compared with a double column is one, too.
+`search_statements` orders the rows and reads them by page.
+
+No text of a caller becomes SQL text: values are bound. Text is compared by code point. Case folding uses
+columns that Python filled when the row was written (`FoldedText`); other text is folded for A to Z only. A number
+literal is a double; an integer column that is compared with a double column is one, too.
 
 `not` is pushed down to the single tests (`Truth`), so that only AND and OR join them. A test that is NULL then counts as
 false, which leaves plain comparisons that an index can serve; only negated tests must handle NULL.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from functools import cmp_to_key
 from typing import Any, TypeAlias, TypeVar
-from uuid import UUID
 
 from sqlalchemy import (
     BigInteger,
@@ -28,13 +24,8 @@ from sqlalchemy import (
     ColumnElement,
     Date,
     FromClause,
-    Integer,
-    Row,
-    Select,
-    String,
     Text,
     Uuid,
-    and_,
     bindparam,
     exists,
     false,
@@ -52,11 +43,9 @@ from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.sql.type_api import TypeEngine
 from sqlalchemy.sql.visitors import InternalTraversal
 
-from penstock.catalog.database import CatalogTransaction
-from penstock.catalog.sql_functions import CodePoints, NearestDouble, TextPosition, Unindexed
+from penstock.catalog.sql_functions import CodePoints, NearestDouble, TextPosition
 from penstock.catalog.tables import UtcTimestamp
 from penstock.catalog.tenant_guard import tenant_filter
-from penstock.core.names import parse_uuid
 from penstock.core.odata import (
     CaseFold,
     Exists,
@@ -72,20 +61,15 @@ from penstock.core.odata import (
     ODataLiteral,
     ODataNot,
     ODataOr,
-    OrderBy,
-    QueryOptions,
     TextMatch,
     Truth,
     TruthTest,
     Value,
     is_never_null,
-    questions,
-    skiptoken,
+    operand_tests,
     walk,
 )
 from penstock.core.odata.nodes import size
-from penstock.core.odata.skiptoken import MAX_KEY_TEXT
-from penstock.core.paging import SearchPage
 
 _MAX_CACHED_TESTS = 16  # larger filters are not cached
 
@@ -222,197 +206,9 @@ def conditions(
     return [*parts, search_condition(words, texts)] if words else parts
 
 
-@dataclass(frozen=True)
-class SortKey:
-    """A column that rows are ordered by."""
-
-    column: Sql
-    descending: bool = False
-    unindexed: bool = False  # do not read the rows from the index of this order
-
-    @property
-    def value(self) -> Sql:
-        """The value that is compared, which a position contains."""
-        is_long = isinstance(self.column.type, String) and (self.column.type.length or MAX_KEY_TEXT + 1) > MAX_KEY_TEXT
-        return func.substr(self.column, 1, MAX_KEY_TEXT, type_=Text()) if is_long else self.column
-
-    @property
-    def is_nullable(self) -> bool:
-        return getattr(self.column, "nullable", True)
-
-    def order(self) -> ColumnElement[Any]:
-        """Return the element of ORDER BY."""
-        key = Unindexed(self._comparable) if self.unindexed else self._comparable
-        directed = key.desc() if self.descending else key.asc()
-        if not self.is_nullable:  # without NULLS FIRST, so that PostgreSQL uses the index
-            return directed
-        return directed.nulls_last() if self.descending else directed.nulls_first()
-
-    def equals(self, position: Sql | None) -> ColumnElement[bool]:
-        """Return the condition that a row has the value of a position; None: NULL."""
-        return self._comparable.is_(None) if position is None else self._comparable == position
-
-    def follows(self, position: Sql | None) -> ColumnElement[bool]:
-        """Return the condition that a row comes after the value of a position; None: NULL, which is lowest."""
-        if position is None:
-            return false() if self.descending else self._comparable.is_not(None)
-        if not self.descending:
-            return self._comparable > position
-        lower = self._comparable < position
-        return or_(lower, self._comparable.is_(None)) if self.is_nullable else lower
-
-    def reaches(self, position: Sql) -> ColumnElement[bool]:
-        """Return the condition that a row has the value of a position or comes after it, for a column without NULL."""
-        return self._comparable <= position if self.descending else self._comparable >= position
-
-    @property
-    def _comparable(self) -> Sql:
-        return CodePoints(self.value) if isinstance(self.column.type, String) else self.value
-
-
-def sort_keys(orderby: Sequence[OrderBy], columns: Columns, tie_break: Sequence[Sql]) -> tuple[SortKey, ...]:
-    """Return the sort key. `tie_break` comes last, so that no two rows are equal."""
-    requested = [SortKey(_column(item.field, columns), item.descending) for item in orderby]
-    others = [SortKey(column) for column in tie_break if not any(column is key.column for key in requested)]
-    return (*requested, *others)
-
-
-def newest_first(created: Sql, key: Sql, *, few: bool) -> tuple[SortKey, ...]:
-    """Return the default sort key. With `few`, the rows are sorted instead of read from the index of that order."""
-    return tuple(SortKey(column, descending=True, unindexed=few) for column in (created, key))
-
-
-@dataclass(frozen=True)
-class PreparedSearch:
-    """The statements of a search: all rows, and the rows of a page with their sort keys as the last columns."""
-
-    all_rows: Select[Any]
-    page: Select[Any]
-    keys: tuple[SortKey, ...]
-
-
-def null_positions(options: QueryOptions) -> tuple[bool, ...] | None:
-    """Return for each value of the position whether it is NULL; None without a position. Part of a statement's shape."""
-    return None if options.after is None else tuple(value is None for value in options.after)
-
-
-def prepare_search(statement: Select[Any], keys: tuple[SortKey, ...], nulls: tuple[bool, ...] | None) -> PreparedSearch:
-    """Return the statements of a search with all its conditions."""
-    values = [key.value.label(f"sort_key_{number}") for number, key in enumerate(keys)]
-    page = statement.order_by(*(key.order() for key in keys)).add_columns(*values)
-    page = page.limit(bindparam("page_limit", type_=Integer)).offset(bindparam("page_offset", type_=Integer))
-    return PreparedSearch(statement, page if nulls is None else page.where(follows(keys, nulls)), keys)
-
-
-def follows(keys: Sequence[SortKey], nulls: Sequence[bool]) -> ColumnElement[bool]:
-    """Return the condition that a row comes after the position whose values are bound by `position_values`.
-
-    Raises:
-        Invalid: no row can have this position
-    """
-    if len(nulls) != len(keys) or any(is_null > key.is_nullable for key, is_null in zip(keys, nulls, strict=True)):
-        raise skiptoken.bad_token()
-    values = [
-        None if is_null else bindparam(f"after{index}", type_=key.value.type)
-        for index, (key, is_null) in enumerate(zip(keys, nulls, strict=True))
-    ]
-    (key, value), *before = reversed(list(zip(keys, values, strict=True)))
-    condition: ColumnElement[bool] = key.follows(value)
-    for key, value in before:
-        condition = or_(key.follows(value), and_(key.equals(value), condition))
-    first, value = keys[0], values[0]
-    if value is not None and not first.is_nullable:  # a range that an index serves
-        condition = and_(first.reaches(value), condition)
-    return condition
-
-
-def position_values(keys: Sequence[SortKey], after: Sequence[Any] | None) -> dict[str, Any]:
-    """Return the values to run `follows` with.
-
-    Raises:
-        Invalid: a value has not the type of its column
-    """
-    return {
-        f"after{index}": _parse_position(key.column.type, value)
-        for index, (key, value) in enumerate(zip(keys, after or (), strict=False))
-        if value is not None
-    }
-
-
-def _parse_position(column_type: TypeEngine[Any], value: Any) -> Any:
-    match column_type, value:
-        case Uuid(), str():
-            if (id := parse_uuid(value)) is not None:
-                return id
-        case UtcTimestamp(), str():
-            with suppress(ValueError, OverflowError):
-                return datetime.fromisoformat(value).astimezone(UTC)
-        case (String(), str()) | (Boolean(), bool()):
-            return value
-        case Integer(), int() if not isinstance(value, bool):
-            return value
-    raise skiptoken.bad_token()
-
-
-def _format_position(values: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple(
-        value.isoformat() if isinstance(value, datetime) else str(value) if isinstance(value, UUID) else value
-        for value in values
-    )
-
-
 def upper_ascii(text: Sql) -> Sql:
     """Return the text with A to Z in upper case, which every database folds the same way."""
     return func.upper(CodePoints(text), type_=Text())
-
-
-def search_page(
-    tx: CatalogTransaction,
-    search: PreparedSearch,
-    options: QueryOptions,
-    from_row: Callable[[Row[Any]], T],
-    added: Sequence[tuple[tuple[Any, ...], T]] = (),
-    **values: Any,
-) -> SearchPage[T]:
-    """Return one page of a search.
-
-    Args:
-        tx: the transaction
-        search: the statements
-        options: number of items, position, and whether to count
-        from_row: converts a row
-        added: items that are in no table, with their sort keys; they are inserted in their places
-        values: values of the statements
-    """
-    skip = max(options.skip - len(added), 0)  # rows that come before the page, wherever the added items are
-    position = position_values(search.keys, options.after)
-    limits = {"page_limit": options.top + 1 + len(added), "page_offset": skip}
-    rows = tx.all(search.page, **values, **position, **limits)
-    keyed = [(tuple(row)[-len(search.keys) :], row) for row in rows]
-    items: list[tuple[tuple[Any, ...], T]] = [*added, *((key, from_row(row)) for key, row in keyed)]
-    if added:
-
-        def compare(one: tuple[tuple[Any, ...], T], other: tuple[tuple[Any, ...], T]) -> int:
-            return _compare_keys(search.keys, one[0], other[0])
-
-        items.sort(key=cmp_to_key(compare))
-    del items[: options.skip - skip]
-    page, more = items[: options.top], len(items) > options.top
-    count = None
-    if options.count:
-        counted = tx.first(select(func.count()).select_from(search.all_rows.subquery()), **values)
-        count = counted[0] if counted else 0
-    next_key = _format_position(page[-1][0]) if page and more else None
-    return SearchPage([item for _, item in page], next_key, count)
-
-
-def _compare_keys(keys: Sequence[SortKey], one: Sequence[Any], other: Sequence[Any]) -> int:
-    """Compare the sort keys of two items as the databases do."""
-    for key, left, right in zip(keys, one, other, strict=True):
-        if left != right:
-            is_less = right is not None and (left is None or left < right)
-            return -1 if is_less != key.descending else 1
-    return 0
 
 
 def is_selective(node: Node | None, selective: Sequence[str]) -> bool:
@@ -448,7 +244,7 @@ def _formula(node: Node, columns: Columns, truth: Truth) -> _FormulaText:
             return _join(op, [_formula(part, columns, truth) for part in parts])
         case TruthTest(operand):
             op = "OR" if truth.swaps_operators else "AND"
-            return _join(op, [_formula(operand, columns, question) for question in questions(node, truth)])
+            return _join(op, [_formula(operand, columns, test) for test in operand_tests(node, truth)])
         case Exists(collection, body):
             children = _children(collection, columns)
             inner = None if body is None else _formula(body, columns, Truth.IS_TRUE)
@@ -513,11 +309,11 @@ def _test(node: Node, columns: Columns) -> ColumnElement[bool]:
             return _is_in(_value(operand, columns), items)
         case TextMatch(match_kind, whole, part):
             return _text_match(match_kind, _value(whole, columns), _value(part, columns))
-    raise TypeError(f"{node} is no single test")
+    raise TypeError(f"{node} is not a single test")
 
 
 def _truth_of_test(node: Node, columns: Columns, truth: Truth) -> ColumnElement[bool]:
-    """Return a test that is true where the answer is yes, and false or NULL elsewhere."""
+    """Return a test that is true where the test holds, and false or NULL elsewhere."""
     if not truth.swaps_operators:
         test = _test(node, columns)
         is_plain = truth is Truth.IS_TRUE or is_never_null(node)
@@ -545,8 +341,8 @@ def _exists(children: Children, body: _FormulaText | None, alone: bool, *, negat
     if alone:
         condition = children.key.in_(select(children.of).where(*conditions))
     else:
-        one = exists().select_from(children.table).where(*conditions, children.of == children.key)
-        condition = one.correlate_except(children.table)
+        matching_child = exists().select_from(children.table).where(*conditions, children.of == children.key)
+        condition = matching_child.correlate_except(children.table)
     return not_(condition) if negated else condition
 
 
@@ -584,7 +380,7 @@ def _value(value: Value, columns: Columns) -> Sql:
         case ODataLiteral(plain, kind):
             return _bind(plain, kind)
         case ODataField():
-            return _column(value, columns)
+            return sql_column(value, columns)
         case CaseFold(case, ODataField() as field):
             match _declared(field, columns), case:
                 case FoldedText(_, lower, _), LetterCase.LOWER:
@@ -592,7 +388,7 @@ def _value(value: Value, columns: Columns) -> Sql:
                 case FoldedText(_, _, upper), LetterCase.UPPER:
                     return upper
             fold = func.lower if case is LetterCase.LOWER else func.upper
-            return fold(CodePoints(_column(field, columns)), type_=Text())
+            return fold(CodePoints(sql_column(field, columns)), type_=Text())
     raise TypeError(f"{value} is not folded")
 
 
@@ -600,7 +396,8 @@ def _comparable(value: Value, columns: Columns) -> Sql:
     return CodePoints(_value(value, columns)) if value.kind is FieldKind.TEXT else _value(value, columns)
 
 
-def _column(field: ODataField, columns: Columns) -> Sql:
+def sql_column(field: ODataField, columns: Columns) -> Sql:
+    """Return the column of a field."""
     declared = _declared(field, columns)
     return declared.column if isinstance(declared, FoldedText) else declared
 

@@ -13,7 +13,7 @@ from penstock.catalog.database import CatalogTransaction, Database, in_chunks
 from penstock.catalog.tables import receipts
 from penstock.catalog.tenant_guard import insert_for_tenant, tenant_filter
 from penstock.core.caller import Caller
-from penstock.core.dataset.changes import DatasetCommit, GroupMember, Receipt
+from penstock.core.dataset.changes import DatasetCommit, GroupMember, Receipt, mark_replayed
 from penstock.errors import AlreadyExists, CommitStateUnknown, Conflict, Unavailable
 
 _SELECT = select(receipts).where(tenant_filter(receipts), receipts.c.key.in_(bindparam("keys", expanding=True)))
@@ -33,7 +33,7 @@ def find_receipt(db: Database, caller: Caller, key: str, fingerprint: str | None
 
     Raises:
         AlreadyExists: another request used the key
-        CommitStateUnknown: the database did not answer
+        CommitStateUnknown: the database did not respond
     """
     receipt = find_receipts(db, caller, [GroupMember(key, fingerprint)]).get(key)
     if isinstance(receipt, AlreadyExists):
@@ -71,7 +71,7 @@ def insert_receipts(tx: CatalogTransaction, members: Sequence[GroupMember], new:
 def as_replays(receipts_by_key: ReceiptsByKey) -> ReceiptsByKey:
     """Mark the receipts as those of an earlier execution."""
     return {
-        key: receipt.as_replay() if isinstance(receipt, Receipt) else receipt
+        key: mark_replayed(receipt) if isinstance(receipt, Receipt) else receipt
         for key, receipt in receipts_by_key.items()
     }
 

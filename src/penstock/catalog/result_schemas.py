@@ -8,7 +8,7 @@ from uuid import UUID
 
 from sqlalchemy import FromClause, Row, bindparam, delete, func, literal, select
 
-from penstock.catalog import odata_sql
+from penstock.catalog import odata_sql, search_statements
 from penstock.catalog.database import CatalogTransaction
 from penstock.catalog.odata_sql import Children, Columns
 from penstock.catalog.tables import gts_queries, gts_schema_fields, gts_schema_versions, gts_schemas
@@ -135,10 +135,10 @@ class SchemaStore(RevisionStore[SchemaEntry, SchemaRevision]):
         if condition is not None:
             condition, values = odata_sql.parameterize(condition, self._columns)
         prepare = self._prepare_cached if odata_sql.is_small(condition) else self.prepare_search
-        nulls, omitted = odata_sql.null_positions(options), self._omitted_columns(options)
+        nulls, omitted = search_statements.null_positions(options), self._omitted_columns(options)
         search = prepare(condition, options.orderby, options.search, nulls, omitted)
         from_row = self.from_row if omitted else self._cached_from_row
-        page = odata_sql.search_page(tx, search, options, from_row, added, **values)
+        page = search_statements.search_page(tx, search, options, from_row, added, **values)
         if page.count is None or not built_in:
             return page
         whole = dataclasses.replace(options, after=None)
@@ -215,9 +215,9 @@ class SchemaStore(RevisionStore[SchemaEntry, SchemaRevision]):
         keys = self._sort_keys(row, columns, options.orderby, few=False)
         fits = odata_sql.conditions(options.filter, options.search, columns, texts)
         statement = select(*(key.value for key in keys)).where(*fits)
-        if (nulls := odata_sql.null_positions(options)) is not None:
-            statement = statement.where(odata_sql.follows(keys, nulls))
-        return [tuple(match) for match in tx.all(statement, **odata_sql.position_values(keys, options.after))]
+        if (nulls := search_statements.null_positions(options)) is not None:
+            statement = statement.where(search_statements.follows(keys, nulls))
+        return [tuple(match) for match in tx.all(statement, **search_statements.position_values(keys, options.after))]
 
 
 schema_store = SchemaStore()

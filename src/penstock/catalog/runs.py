@@ -15,9 +15,10 @@ from uuid import UUID
 
 from sqlalchemy import Row, and_, bindparam, exists, or_, select, update
 
-from penstock.catalog import odata_sql, run_queue, tables
+from penstock.catalog import odata_sql, run_queue, search_statements, tables
 from penstock.catalog.database import CatalogTransaction
-from penstock.catalog.odata_sql import Columns, FoldedText, SortKey
+from penstock.catalog.odata_sql import Columns, FoldedText
+from penstock.catalog.search_statements import SortKey
 from penstock.catalog.tables import pipeline_runs
 from penstock.catalog.tenant_guard import tenant_filter
 from penstock.core.caller import ROLES, Caller, Role
@@ -325,13 +326,15 @@ def find(tx: CatalogTransaction, run: UUID) -> Run:
 def search(tx: CatalogTransaction, options: QueryOptions) -> SearchPage[Run]:
     """Return a page of the tenant's runs, newest first unless another order is requested."""
     statement = _ALL.where(*odata_sql.conditions(options.filter, options.search, _COLUMNS, [_NAME]))
-    keys = odata_sql.sort_keys(options.orderby, _COLUMNS, [_r.id]) if options.orderby else _newest_first(options)
-    search = odata_sql.prepare_search(statement, keys, odata_sql.null_positions(options))
-    return odata_sql.search_page(tx, search, options, _from_row)
+    keys = (
+        search_statements.sort_keys(options.orderby, _COLUMNS, [_r.id]) if options.orderby else _newest_first(options)
+    )
+    search = search_statements.prepare_search(statement, keys, search_statements.null_positions(options))
+    return search_statements.search_page(tx, search, options, _from_row)
 
 
 def _newest_first(options: QueryOptions) -> tuple[SortKey, ...]:
-    return odata_sql.newest_first(_r.created_at, _r.id, few=_is_selective(options.filter))
+    return search_statements.newest_first(_r.created_at, _r.id, few=_is_selective(options.filter))
 
 
 def _is_selective(node: Node | None) -> bool:

@@ -13,9 +13,10 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, FromClause, Row, Select, Table, Update, bindparam, literal, select, update
 from sqlalchemy.exc import IntegrityError
 
-from penstock.catalog import odata_sql
+from penstock.catalog import odata_sql, search_statements
 from penstock.catalog.database import CatalogTransaction
-from penstock.catalog.odata_sql import Columns, FoldedText, PreparedSearch, SortKey
+from penstock.catalog.odata_sql import Columns, FoldedText
+from penstock.catalog.search_statements import PreparedSearch, SortKey
 from penstock.catalog.tenant_guard import insert_for_tenant, tenant_filter
 from penstock.core.odata import FieldKind, Fields, Node, OrderBy, QueryOptions
 from penstock.core.paging import SearchPage
@@ -144,10 +145,10 @@ class VersionedStore(ABC, Generic[E]):
 
     def search(self, tx: CatalogTransaction, options: QueryOptions) -> SearchPage[E]:
         """Return a page of the tenant's entries, newest first unless another order is requested."""
-        nulls = odata_sql.null_positions(options)
+        nulls = search_statements.null_positions(options)
         omitted = self._omitted_columns(options)
         search = self.prepare_search(options.filter, options.orderby, options.search, nulls, omitted)
-        return odata_sql.search_page(tx, search, options, self.from_row)
+        return search_statements.search_page(tx, search, options, self.from_row)
 
     def prepare_search(
         self,
@@ -169,7 +170,7 @@ class VersionedStore(ABC, Generic[E]):
         conditions = odata_sql.conditions(condition, words, self._columns, list(self._texts.values()))
         few = odata_sql.is_selective(condition, self._selective)
         keys = self._sort_keys(self._table, self._columns, orderby, few=few)
-        return odata_sql.prepare_search(self._select_without(omitted).where(*conditions), keys, nulls)
+        return search_statements.prepare_search(self._select_without(omitted).where(*conditions), keys, nulls)
 
     def _omitted_columns(self, options: QueryOptions) -> tuple[str, ...]:
         if options.select is None:
@@ -229,8 +230,8 @@ class VersionedStore(ABC, Generic[E]):
     ) -> tuple[SortKey, ...]:
         """Return the sort key of the rows of a table. With `few`, the rows are not read in the order of an index."""
         if orderby:
-            return odata_sql.sort_keys(orderby, columns, [table.c.id])
-        return odata_sql.newest_first(table.c.created_at, table.c.id, few=few)
+            return search_statements.sort_keys(orderby, columns, [table.c.id])
+        return search_statements.newest_first(table.c.created_at, table.c.id, few=few)
 
     def _has_reserved_name(self, _entry: E) -> bool:
         """Return whether no other entry may have the name of this one."""

@@ -21,9 +21,33 @@ from penstock.extras import translate_missing_extra
 
 if TYPE_CHECKING:
     from penstock.config import Settings
+    from penstock.core.caller import Caller
     from penstock.lake import Lake
+    from penstock.service.queries.execution import QueryExecutor
+    from penstock.service.workspace import Workspace
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class CliSession:
+    """An open workspace: its Python API, and the arguments of the functions in `service`."""
+
+    lake: "Lake"
+    workspace: "Workspace"
+    caller: "Caller"
+    query_executor: "QueryExecutor"
+
+
+@contextmanager
+def open_cli_session(settings: "Settings", *, create: bool = False) -> Iterator[CliSession]:
+    """Open a workspace, and close it at the end of the block."""
+    from penstock import bootstrap
+    from penstock.lake import Lake
+
+    session = bootstrap.open_session(settings, create=create)
+    with Lake(session.workspace, session.caller, session.folder, session.query_executor) as lake:
+        yield CliSession(lake, session.workspace, session.caller, session.query_executor)
 
 
 @dataclass(frozen=True)
@@ -41,11 +65,13 @@ class CliContext:
 
     @contextmanager
     def lake(self) -> "Iterator[Lake]":
-        """Open the workspace, and close it at the end of the block."""
-        from penstock import lake
+        """Open the workspace for the Python API, and close it at the end of the block."""
+        with open_cli_session(self.settings()) as session:
+            yield session.lake
 
-        with lake.open(settings=self.settings()) as opened:
-            yield opened
+    def session(self) -> AbstractContextManager[CliSession]:
+        """Open the workspace for functions of `service`; it is closed at the end of the block."""
+        return open_cli_session(self.settings())
 
     def report(self, facts: Any, message: str) -> None:
         """Print the result of a command: facts as JSON to standard output, or a message to standard error."""
@@ -86,7 +112,7 @@ def standard_options(examples: str) -> Callable[[F], F]:
             except PenstockError as error:
                 output.print_error(error, as_json=as_json)
                 raise SystemExit(1) from None
-            except BrokenPipeError:  # the reader of the pipe has closed it
+            except BrokenPipeError:  # the pipe is closed
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 raise SystemExit(0) from None
 

@@ -109,10 +109,10 @@ def import_(
     from penstock.service.datasets.files import read_files
 
     column_types = dict(_parse_column(text, "=") for text in types)
-    with context.lake() as lake, context.progress(f"importing {name}") as line:
+    with context.session() as session, context.progress(f"importing {name}") as line:
         receipt = create_or_append(
-            lake._workspace,
-            lake.caller,
+            session.workspace,
+            session.caller,
             DatasetName.parse(name),
             lambda schema: read_files(files, format=format, types=column_types, nulls=nulls, like=schema),
             replace=replace,
@@ -192,9 +192,9 @@ def profile(context: CliContext, name: str, column: str | None, **version: Any) 
     """
     from penstock.service.datasets.profile import profile as compute_profile
 
-    with context.lake() as lake:
-        dataset_version = _find_version(lake, name, **version)
-        result = compute_profile(lake._workspace, lake.caller, dataset_version.snapshot, column)
+    with context.session() as session:
+        dataset_version = _find_version(session.lake, name, **version)
+        result = compute_profile(session.workspace, session.caller, dataset_version.snapshot, column)
     columns = [
         {
             "column": profile.field.name,

@@ -13,14 +13,14 @@ from uuid import uuid4
 import click
 
 from penstock.cli import demo_data, shell_hints
-from penstock.cli.context import CliContext, Command, standard_options
+from penstock.cli.context import CliContext, CliSession, Command, open_cli_session, standard_options
 from penstock.cli.output import align_table, print_json
 from penstock.cli.pipeline import show_run_progress
 
 if TYPE_CHECKING:
     from penstock.core.pipeline.run import Run
     from penstock.flight.client import FlightClient
-    from penstock.lake import Dataset, Lake, Query, QueryResult
+    from penstock.lake import Dataset, Query, QueryResult
 
 ROWS = 300_000
 _KEY_COLUMNS = ["scenario", "account", "month"]
@@ -58,16 +58,16 @@ def demo(context: CliContext, keep: Path | None, serve_with: str | None) -> None
     keep = keep or context.workspace
     if keep is not None and keep.exists():
         raise click.UsageError(f"{keep} exists already. Pass a new folder.")
-    say = partial(click.echo, err=context.json)  # with --json, standard output is only for the result
-    _step(say, "Start Spark")
-    say(f"Spark {bootstrap.start_spark()} on this machine")  # first, because it fails without Java
+    print_line = partial(click.echo, err=context.json)  # with --json, standard output is only for the result
+    _step(print_line, "Start Spark")
+    print_line(f"Spark {bootstrap.start_spark()} on this machine")  # first, because it fails without Java
     with _folder(keep) as folder:
-        facts = _run_demo(context, folder / "lake", say)
-    _step(say, "Next steps")
+        facts = _run_demo(context, folder / "lake", print_line)
+    _step(print_line, "Next steps")
     if keep is not None:
-        _print_next_steps(keep, serve_with, say)
+        _print_next_steps(keep, serve_with, print_line)
     else:
-        say(f"keep the workspace:  {shell_hints.format_command('demo', '--keep', 'demo-workspace')}")
+        print_line(f"keep the workspace:  {shell_hints.format_command('demo', '--keep', 'demo-workspace')}")
     if context.json:
         print_json({"workspace": str(keep / "lake") if keep else None, **facts})
 
@@ -88,55 +88,59 @@ def _folder(keep: Path | None) -> Iterator[Path]:
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def _run_demo(context: CliContext, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
+def _run_demo(context: CliContext, folder: Path, print_line: Callable[[str], None]) -> dict[str, Any]:
     import penstock
     from penstock import config
     from penstock.service.pipelines import definitions as pipeline_definitions
 
     # Never the database of the environment variables.
-    with penstock.open(create=True, settings=config.load_settings({}, workspace=folder)) as lake:
+    with open_cli_session(config.load_settings({}, workspace=folder), create=True) as session:
+        lake = session.lake
         _step(
-            say, "Import the bookings of a year from a CSV file, and budgets, accruals and revisions from Arrow tables"
+            print_line,
+            "Import the bookings of a year from a CSV file, and budgets, accruals and revisions from Arrow tables",
         )
         file = folder.with_name("actuals.csv")
         demo_data.write_actuals(file, ROWS)
         actuals = lake.create("finance.actuals", file)
         sources = {name: lake.create(f"finance.{name}", rows) for name, rows in demo_data.build_tables(ROWS).items()}
         report = lake.create("finance.report", schema=demo_data.build_report_schema())
-        say(repr(actuals))
+        print_line(repr(actuals))
 
-        _step(say, "Write to two datasets in one commit")
-        late = {name: [value] for name, value in _LATE_BOOKING.items()} | {"account_group": ["travel"]}
+        _step(print_line, "Write to two datasets in one commit")
+        late_booking = {name: [value] for name, value in _LATE_BOOKING.items()} | {"account_group": ["travel"]}
         with lake.transaction() as both:
-            both.append(actuals, late | {"id": [ROWS + 1], "account": ["travel-01"]})
-            both.append(sources["accruals"], late | {"account": ["travel-late"], "amount": [-950.0]})
+            both.append(actuals, late_booking | {"id": [ROWS + 1], "account": ["travel-01"]})
+            both.append(sources["accruals"], late_booking | {"account": ["travel-late"], "amount": [-950.0]})
         assert both.receipt is not None
-        say(f"commit {both.receipt.commit_no}: " + ", ".join(f"{w.name} v{w.version}" for w in both.receipt.written))
+        print_line(
+            f"commit {both.receipt.commit_no}: " + ", ".join(f"{w.name} v{w.version}" for w in both.receipt.written)
+        )
 
-        _step(say, "Run a pipeline: append, append with a filter, append with an aggregation, merge; one commit")
+        _step(print_line, "Run a pipeline: append, append with a filter, append with an aggregation, merge; one commit")
         definition = _pipeline(report, actuals, sources)
         folder.with_name("pipeline.json").write_text(json.dumps(definition, indent=2) + "\n")
-        pipeline_definitions.create(lake._workspace, lake.caller, definition)
+        pipeline_definitions.create(session.workspace, session.caller, definition)
         with show_run_progress(context) as line:
             run = lake.pipeline(definition).run(progress=line.on_progress)
             line.finish()
-        say(_format_results(run, [sources["accruals"], sources["budgets"], actuals, sources["revisions"]]))
-        say(f"finance.report is at version {run.version}")
+        print_line(_format_results(run, [sources["accruals"], sources["budgets"], actuals, sources["revisions"]]))
+        print_line(f"finance.report is at version {run.version}")
 
-        _step(say, "Register a query with a result schema: every row is validated")
+        _step(print_line, "Register a query with a result schema: every row is validated")
         query = lake.register("budget versus actual", _SQL, _RESULT_FIELDS)
-        say(_format_comparison(query.run({"$orderby": "account_group"})))
+        print_line(_format_comparison(query.run({"$orderby": "account_group"})))
 
-        with _serve_flight(lake) as client:
-            violation = _edit_over_flight(client, query, say)
+        with _serve_flight(session) as client:
+            violation = _edit_over_flight(client, query, print_line)
 
-        _step(say, "A writer that has read an old version gets a conflict; no row is lost")
+        _step(print_line, "A writer that has read an old version gets a conflict; no row is lost")
         try:
             report.overwrite({"scenario": ["none"]}, expect=1)
         except penstock.Conflict as error:
-            say(f"Conflict: {error}")
+            print_line(f"Conflict: {error}")
 
-        _step(say, "The history of finance.report, and the same query at two of its versions")
+        _step(print_line, "The history of finance.report, and the same query at two of its versions")
         rows = [
             [
                 str(v.number),
@@ -146,13 +150,17 @@ def _run_demo(context: CliContext, folder: Path, say: Callable[[str], None]) -> 
             ]
             for v in report.history()
         ]
-        say(align_table(rows, ["version", "operation", "inserted", "updated", "deleted", "rows", "by"]))
+        print_line(align_table(rows, ["version", "operation", "inserted", "updated", "deleted", "rows", "by"]))
         assert run.version is not None
         earlier = [query.at({"finance.report": version}) for version in (run.version, report.version)]
-        say("")
-        say(_format_comparison(*(at_version.run({"$filter": "account_group eq 'travel'"}) for at_version in earlier)))
+        print_line("")
+        print_line(
+            _format_comparison(*(at_version.run({"$filter": "account_group eq 'travel'"}) for at_version in earlier))
+        )
         condition, version = "id <= 3", actuals.current()
-        say(f"\nfinance.actuals, {condition}: {len(version.files(condition))} of {len(version.files())} files are read")
+        print_line(
+            f"\nfinance.actuals, {condition}: {len(version.files(condition))} of {len(version.files())} files are read"
+        )
         datasets = [version.snapshot.as_dict() for version in lake.datasets()]
         return {"datasets": datasets, "results": list(run.results), "caught": violation}
 
@@ -170,44 +178,44 @@ def _format_results(run: "Run", sources: "Sequence[Dataset]") -> str:
     return align_table(lines, ["operation", "of", *counts.values(), "rows after it"])
 
 
-def _edit_over_flight(client: "FlightClient", query: "Query", say: Callable[[str], None]) -> dict[str, Any]:
+def _edit_over_flight(client: "FlightClient", query: "Query", print_line: Callable[[str], None]) -> dict[str, Any]:
     """Insert a row that violates the result schema, run the query, and delete the row."""
     from penstock.errors import Unsupported
 
     table, before = "finance.report", query.run().versions
     empty: dict[str, Any] = dict.fromkeys(["budget_type", "bookings"])
-    _step(say, "A client inserts rows over Arrow Flight in a transaction; one of them has no account group")
+    _step(print_line, "A client inserts rows over Arrow Flight in a transaction; one of them has no account group")
     amount = {"amount": _LARGE_AMOUNT}
     rows = [
         _LATE_BOOKING | amount | empty | {"account_group": group, "account": f"{group}-99"}
         for group in ("travel", None)
     ]
     with client.transaction() as tx:
-        say(f"inserted {tx.insert(table, rows).affected_rows} rows; other readers see them after the commit")
-    _step(say, "The query now violates its result schema: it fails and returns no rows")
+        print_line(f"inserted {tx.insert(table, rows).affected_rows} rows; other readers see them after the commit")
+    _step(print_line, "The query now violates its result schema: it fails and returns no rows")
     try:
         query.run()
     except Unsupported as error:
         violation = error.as_dict()
-        say(_format_violation(violation))
-    say("The result of the version before is still available:")
-    say(_format_comparison(query.at(before).run({"$orderby": "account_group", "$top": 2})))
-    _step(say, "The client deletes the row by its row id")
+        print_line(_format_violation(violation))
+    print_line("The result of the version before is still available:")
+    print_line(_format_comparison(query.at(before).run({"$orderby": "account_group", "$top": 2})))
+    _step(print_line, "The client deletes the row by its row id")
     with client.transaction() as tx:
         rejected = tx.read(table, where="account_group IS NULL", rowid=True).read_all()
         tx.delete(table, rejected["rowid"])
-    say(f"deleted row {rejected['rowid'][0]}; the query is valid again: {query.run()!r}")
+    print_line(f"deleted row {rejected['rowid'][0]}; the query is valid again: {query.run()!r}")
     return violation
 
 
 @contextmanager
-def _serve_flight(lake: "Lake") -> Iterator["FlightClient"]:
+def _serve_flight(session: CliSession) -> Iterator["FlightClient"]:
     """Serve the workspace over Flight on a free port, and yield a client."""
     import penstock
     from penstock.flight.context import FlightContext
     from penstock.flight.service import FlightService
 
-    service = FlightService(FlightContext(lake._workspace, None, lake.caller), "127.0.0.1", 0)
+    service = FlightService(FlightContext(session.workspace, None, session.caller), "127.0.0.1", 0)
     service.start()
     try:
         with penstock.flight_client(service.address) as client:
@@ -229,28 +237,28 @@ def _format_violation(violation: Mapping[str, Any]) -> str:
     )
 
 
-def _print_next_steps(folder: Path, serve_with: str | None, say: Callable[[str], None]) -> None:
+def _print_next_steps(folder: Path, serve_with: str | None, print_line: Callable[[str], None]) -> None:
     """Print commands for the kept workspace that can be pasted."""
     from importlib.util import find_spec
 
     lake, has_ui = folder / "lake", find_spec("nicegui") is not None
     serve = serve_with or shell_hints.format_command("serve", "--dev", "-w", lake)
-    say(f"serve it:      {serve}    and open http://127.0.0.1:8080/{'ui' if has_ui else 'docs'}")
+    print_line(f"serve it:      {serve}    and open http://127.0.0.1:8080/{'ui' if has_ui else 'docs'}")
     if not has_ui:
-        say("web page:      pip install 'penstock[ui]'")
-    say(f"history:       {shell_hints.format_command('dataset', 'history', 'finance.report', '-w', lake)}")
-    say(f"run again:     {shell_hints.format_command('run', folder / 'pipeline.json', '-w', lake)}")
+        print_line("web page:      pip install 'penstock[ui]'")
+    print_line(f"history:       {shell_hints.format_command('dataset', 'history', 'finance.report', '-w', lake)}")
+    print_line(f"run again:     {shell_hints.format_command('run', folder / 'pipeline.json', '-w', lake)}")
     docs = Path(__file__).parents[3] / "docs"
     pages = [
         str(shell_hints.relative_path(docs / page))
         for page in ("architecture.md", "pipelines.md", "flight.md")
         if (docs / page).exists()
     ]
-    say(f"read more:     {', '.join(pages) or shell_hints.format_command('--help')}")
+    print_line(f"read more:     {', '.join(pages) or shell_hints.format_command('--help')}")
 
 
-def _step(say: Callable[[str], None], title: str) -> None:
-    say(click.style(f"\n── {title}", bold=True))
+def _step(print_line: Callable[[str], None], title: str) -> None:
+    print_line(click.style(f"\n── {title}", bold=True))
 
 
 def _pipeline(report: "Dataset", actuals: "Dataset", sources: "dict[str, Dataset]") -> dict[str, Any]:

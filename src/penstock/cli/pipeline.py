@@ -8,7 +8,7 @@ from uuid import UUID
 
 import click
 
-from penstock.cli.context import CliContext, Command, standard_options
+from penstock.cli.context import CliContext, CliSession, Command, standard_options
 from penstock.cli.input_files import parse_input, read_input
 from penstock.cli.options import FilePath, idempotency_key_option
 from penstock.cli.output import print_error, print_json, printable
@@ -47,8 +47,8 @@ def validate(context: CliContext, file: Path) -> None:
         fact = {"pointer": "", "code": error.reason.upper(), "message": error.message}
         errors = [fact if (line := error.context.get("line")) is None else fact | {"line": line}]
     else:
-        with context.lake() as lake:
-            errors = planning.validate_pipeline(lake._workspace, lake.caller, document.value)
+        with context.session() as session:
+            errors = planning.validate_pipeline(session.workspace, session.caller, document.value)
             errors = _add_lines(document, errors)
     message = _format_errors(file, errors) or f"{file} is valid"
     context.report({"valid": not errors, "errors": errors}, message)
@@ -108,14 +108,14 @@ def runs(context: CliContext, id: UUID | None, cancel: bool, states: tuple[str, 
 
     if cancel and id is None:
         raise click.UsageError("--cancel requires the ID of a run. `penstock runs` lists the runs.")
-    with context.lake() as lake:
+    with context.session() as session:
         if id is None:
-            _list_runs(context, lake, states, limit)
+            _list_runs(context, session, states, limit)
         elif cancel:
-            run = service_runs.cancel(lake._workspace, lake.caller, id)
+            run = service_runs.cancel(session.workspace, session.caller, id)
             context.report(run.as_json(), f"run {id} {_describe_cancellation(run)}")
         else:
-            print_json(service_runs.show(lake._workspace, lake.caller, id).as_json())
+            print_json(service_runs.show(session.workspace, session.caller, id).as_json())
 
 
 # -- validate ---------------------------------------------------------------------------------------------------------
@@ -231,13 +231,13 @@ def _stop_spark_at_exit() -> None:
 # -- runs -------------------------------------------------------------------------------------------------------------
 
 
-def _list_runs(context: CliContext, lake: "Lake", states: tuple[str, ...], limit: int) -> None:
+def _list_runs(context: CliContext, session: CliSession, states: tuple[str, ...], limit: int) -> None:
     from penstock.core import odata
     from penstock.service.pipelines import runs
 
     pairs = [("$filter", " or ".join(f"state eq '{state}'" for state in states))] if states else []
     options = odata.options(pairs, runs.SEARCH_FIELDS, default_top=limit, max_top=_MAX_LISTED_RUNS)
-    page = runs.search(lake._workspace, lake.caller, options).items
+    page = runs.search(session.workspace, session.caller, options).items
     columns = {name: name for name in ("id", "state", "pipeline", "started", "took", "rows", "by")}
     rows = [run.as_json() for run in page] if context.json else [_table_row(run) for run in page]
     context.table(rows, columns, "No such runs. Start one with `penstock run FILE`")

@@ -113,9 +113,9 @@ def create(context: CliContext, file: Path) -> None:
     """
     from penstock.service.queries import definitions as query_definitions
 
-    with context.lake() as lake, _detailed_errors(context):
+    with context.session() as session, _detailed_errors(context):
         created = query_definitions.create(
-            lake._workspace, lake.caller, _read_definition(file), lake._query_executor.inspector(lake.caller)
+            session.workspace, session.caller, _read_definition(file), session.query_executor.inspector(session.caller)
         )
     context.report(created.as_json(), f"{printable(created.draft.name)} was registered: {created.id}")
 
@@ -132,8 +132,8 @@ def list_(context: CliContext, condition: str | None, top: int, skip: int) -> No
 
     pairs = [("$filter", condition)] if condition else []
     options = odata.options([*pairs, ("$skip", str(skip))], query_definitions.FIELDS, default_top=top, max_top=200)
-    with context.lake() as lake:
-        page = query_definitions.search(lake._workspace, lake.caller, options)
+    with context.session() as session:
+        page = query_definitions.search(session.workspace, session.caller, options)
     rows = [item.as_json() for item in page.items]
     for row in () if context.json else rows:
         row["name"] = printable(row["name"])
@@ -150,8 +150,8 @@ def show(context: CliContext, name: str) -> None:
 
     from penstock.service.queries import definitions as query_definitions
 
-    with context.lake() as lake:
-        print_json(query_definitions.show(lake._workspace, lake.caller, name).as_json())
+    with context.session() as session:
+        print_json(query_definitions.show(session.workspace, session.caller, name).as_json())
 
 
 @queries.command()
@@ -163,10 +163,10 @@ def replace(context: CliContext, name: str, file: Path) -> None:
 
     from penstock.service.queries import definitions as query_definitions
 
-    with context.lake() as lake, _detailed_errors(context):
-        inspector = lake._query_executor.inspector(lake.caller)
+    with context.session() as session, _detailed_errors(context):
+        inspector = session.query_executor.inspector(session.caller)
         replaced = query_definitions.replace_with(
-            lake._workspace, lake.caller, name, _read_definition(file), None, inspector
+            session.workspace, session.caller, name, _read_definition(file), None, inspector
         )
     context.report(replaced.as_json(), f"{printable(replaced.draft.name)} is at version {replaced.version}")
 
@@ -180,13 +180,13 @@ def delete(context: CliContext, name: str, yes: bool) -> None:
 
     from penstock.service.queries import definitions as query_definitions
 
-    with context.lake() as lake:
-        definition = query_definitions.show(lake._workspace, lake.caller, name)
+    with context.session() as session:
+        definition = query_definitions.show(session.workspace, session.caller, name)
         if not yes:
             if not sys.stdin.isatty():
                 raise click.UsageError("This command asks for confirmation. Pass --yes to run it without a terminal.")
             click.confirm(f"Delete the query {printable(definition.draft.name)}?", abort=True, err=True)
-        query_definitions.delete(lake._workspace, lake.caller, str(definition.id), None)
+        query_definitions.delete(session.workspace, session.caller, str(definition.id), None)
     facts = {"deleted": definition.draft.name, "id": str(definition.id)}
     context.report(facts, f"{printable(definition.draft.name)} was deleted")
 
@@ -199,8 +199,8 @@ def undelete(context: CliContext, name: str) -> None:
 
     from penstock.service.queries import definitions as query_definitions
 
-    with context.lake() as lake:
-        undeleted = query_definitions.undelete(lake._workspace, lake.caller, name, None)
+    with context.session() as session:
+        undeleted = query_definitions.undelete(session.workspace, session.caller, name, None)
     context.report(undeleted.as_json(), f"{printable(undeleted.draft.name)} is at version {undeleted.version}")
 
 

@@ -43,14 +43,14 @@ def infer(context: CliContext, source: str | None, sql: str | None, name: str | 
     if sql is not None:
         if version is not None:
             raise click.UsageError("--version requires a dataset as SOURCE. In SQL, write AT (VERSION => 3).")
-        with context.lake() as lake:
-            fields = lake._query_executor.infer_fields(lake.caller, sql)
+        with context.session() as session:
+            fields = session.query_executor.infer_fields(session.caller, sql)
     elif source is not None and Path(source).is_file():
         fields = inference.infer_from_file(read_files([Path(source)]))
     else:
         assert source is not None
-        with context.lake() as lake:
-            fields = inference.infer_from_dataset(lake._workspace, lake.caller, source, version)
+        with context.session() as session:
+            fields = inference.infer_from_dataset(session.workspace, session.caller, source, version)
     schema_name = name or (Path(source).stem if source else "query")
     print_json({"name": schema_name, "type_id": gts.QUERY_RETURNS, "fields": [field.as_json() for field in fields]})
 
@@ -62,8 +62,8 @@ def create(context: CliContext, file: Path) -> None:
     """Create a result schema from a JSON FILE (- for standard input)."""
     from penstock.service.registry import schemas
 
-    with context.lake() as lake:
-        entry = schemas.create(lake._workspace, lake.caller, _read_json(file))
+    with context.session() as session:
+        entry = schemas.create(session.workspace, session.caller, _read_json(file))
     context.report(entry.as_json(), f"{printable(entry.draft.name)} was created: {entry.id}")
 
 
@@ -81,8 +81,8 @@ def list_(context: CliContext, condition: str | None, top: int, skip: int) -> No
     options = odata.options(
         [*pairs, ("$top", str(top)), ("$skip", str(skip))], schemas.SEARCH_FIELDS, default_top=top, max_top=200
     )
-    with context.lake() as lake:
-        page = schemas.search(lake._workspace, lake.caller, options)
+    with context.session() as session:
+        page = schemas.search(session.workspace, session.caller, options)
     rows = [entry.as_json() for entry in page.items]
     for row in () if context.json else rows:
         row |= {"name": printable(row["name"]), "fields": len(row["fields"])}
@@ -98,8 +98,8 @@ def show(context: CliContext, id: str, json_schema: bool) -> None:
     """Print the result schema ID as JSON."""
     from penstock.service.registry import schemas
 
-    with context.lake() as lake:
-        target = (lake._workspace, lake.caller, id)
+    with context.session() as session:
+        target = (session.workspace, session.caller, id)
         print_json(schemas.export_json_schema(*target) if json_schema else schemas.show(*target).as_json())
 
 
@@ -112,8 +112,8 @@ def validate(context: CliContext, id: str, file: Path, strict: bool) -> None:
     """Validate the rows in FILE (a JSON array of objects; - for standard input) against the result schema ID."""
     from penstock.service.registry import schemas
 
-    with context.lake() as lake:
-        report = schemas.validate(lake._workspace, lake.caller, id, _read_json(file), strict=strict)
+    with context.session() as session:
+        report = schemas.validate(session.workspace, session.caller, id, _read_json(file), strict=strict)
     lines = [
         f"row {error['row']}: {error['message']}" if "row" in error else error["message"] for error in report.errors
     ]
@@ -134,9 +134,9 @@ def archive(context: CliContext, tenant: UUID | None) -> None:
     from penstock.service.registry import schemas
 
     days = context.settings().archive_after_days
-    with context.lake() as lake:
+    with context.session() as session:
         result = schemas.archive_deprecated(
-            lake._workspace, schemas.archive_caller(tenant or lake.caller.tenant), days=days
+            session.workspace, schemas.archive_caller(tenant or session.caller.tenant), days=days
         )
     facts = {
         "archived": [str(entry.id) for entry in result.archived],

@@ -88,19 +88,19 @@ def serve(
     import logging
 
     _choose_arrow_allocator()
-    from penstock import json_logs, lake
+    from penstock import bootstrap, json_logs
     from penstock.errors import Invalid
     from penstock.rest.app import create_app
     from penstock.rest.context import HttpLimits, RestContext
     from penstock.rest.process_group import METRICS_ACTION, PageRedirect
-    from penstock.rest.server import Server, Tls
+    from penstock.rest.server import Server, Tls, resolves_to_loopback
     from penstock.rest.sibling_executions import execution_handlers
     from penstock.service import memory_release
     from penstock.service.auth.tokens import TokenVerifier
     from penstock.service.engine_choice import stop_spark
     from penstock.service.pipelines.run_worker import RunLimits, RunWorker
 
-    if dev and not _is_loopback(host):
+    if dev and not resolves_to_loopback(host):
         raise Invalid("dev_requires_loopback", {"host": host})
     settings = context.settings()
     tls_cert, tls_key = tls_cert or settings.tls_cert, tls_key or settings.tls_key
@@ -111,7 +111,7 @@ def serve(
         raise Invalid("missing_token_key.serve")
     tokens = TokenVerifier(*keys, settings.jwt_issuer, settings.jwt_audience) if any(keys) else None
     if processes > 1 and child is None:
-        with lake.open(settings=settings, create=dev):  # before the processes start: errors are reported once
+        with bootstrap.open_session(settings, create=dev):  # before the processes start: errors are reported once
             pass
         page_port = None if no_ui or _find_ui(dev=dev) is None else _page_port(page_port, http_port)
         flight_port = flight_port or (0 if no_flight else _free_port(host))
@@ -122,14 +122,14 @@ def serve(
     if part:
         settings = _share_of(settings, part.group.count)
         no_runs = no_runs or part.group.index > 0  # one Spark session is enough for a machine
-    with lake.open(settings=settings, create=dev) as opened:
+    with bootstrap.open_session(settings, create=dev) as session:
         max_queued = settings.runs_waiting
         run_limits = RunLimits(settings.runs_at_once, max_queued, max_queued_per_tenant=max(1, max_queued // 4))
-        run_worker = RunWorker(opened._workspace, run_limits, takes_queued_runs=not no_runs)
+        run_worker = RunWorker(session.workspace, run_limits, takes_queued_runs=not no_runs)
         rest_context = RestContext.create(
-            opened._workspace,
+            session.workspace,
             tokens,
-            opened.caller if dev else None,
+            session.caller if dev else None,
             HttpLimits(
                 max_json_bytes=settings.http_json_bytes,
                 max_upload_bytes=settings.http_upload_bytes,
@@ -137,9 +137,9 @@ def serve(
                 drain_seconds=settings.http_drain_seconds,
             ),
             archive_after_days=settings.archive_after_days,
-            tenants={opened.caller.tenant},
+            tenants={session.caller.tenant},
             run_worker=run_worker,
-            query_executor=opened._query_executor,
+            query_executor=session.query_executor,
             group=part.group if part else None,
         )
         mount_ui = None if no_ui or (part and not part.page_socket) else _find_ui(dev=dev)
@@ -369,15 +369,3 @@ def _print_addresses(
         flight_note = f", and for Flight on {flight}" if flight else ""
         flight_note += f", with {processes} processes" if processes > 1 else ""
         click.echo(f"Penstock listens on {address}; see {page or f'{address}/docs'}{flight_note}")
-
-
-def _is_loopback(host: str) -> bool:
-    """Return True if every address of the host is a loopback address."""
-    import socket
-    from ipaddress import ip_address
-
-    try:
-        addresses = {str(entry[4][0]).partition("%")[0] for entry in socket.getaddrinfo(host, None)}
-    except (OSError, UnicodeError):
-        return False
-    return all(ip_address(address).is_loopback for address in addresses)

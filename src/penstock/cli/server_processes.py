@@ -1,4 +1,4 @@
-"""Supervise the processes of `penstock serve --processes N`: start them, restart one that dies, stop them together."""
+"""Supervise the processes of `penstock serve --processes N`: start them, restart a process that ends unexpectedly, stop them together."""
 
 import json
 import logging
@@ -20,7 +20,10 @@ from penstock.rest.server import listening_socket
 
 _CHILD_CODE = "from penstock.cli import main; main()"
 _CHECK_SECONDS = 0.2
-_RESTART_SECONDS = (1.0, 30.0)  # the first and the longest pause before a process that died is started again
+_RESTART_SECONDS = (
+    1.0,
+    30.0,
+)  # the first and the longest pause before a process that ended unexpectedly is started again
 _STABLE_SECONDS = 60.0  # after so long the pause begins again at the first
 _GRACE_SECONDS = 15.0  # for the processes to stop, beside the drain time
 _log = logging.getLogger(__name__)

@@ -46,7 +46,7 @@ def worker(context: CliContext, at_once: int | None, once: bool, maintain: bool,
     """
     import logging
 
-    from penstock import json_logs, lake
+    from penstock import bootstrap, json_logs
     from penstock.core.dataset.compaction import CompactionResult
     from penstock.core.pipeline.run import ACTIVE_STATES, RunState
     from penstock.service.datasets.maintenance import MaintenanceWorker
@@ -66,12 +66,12 @@ def worker(context: CliContext, at_once: int | None, once: bool, maintain: bool,
         compactions["steps"] += result.steps
         compactions["lost_steps"] += result.lost_steps
 
-    with lake.open(settings=settings) as opened:
+    with bootstrap.open_session(settings) as session:
         limits = RunLimits(at_once or settings.runs_at_once)
-        run_worker = RunWorker(opened._workspace, limits)
+        run_worker = RunWorker(session.workspace, limits)
         run_worker.on_run_end(count)
         maintenance = MaintenanceWorker(
-            opened._workspace, _maintenance_policy(settings), is_busy=lambda: run_worker.queued_count() > 0
+            session.workspace, _maintenance_policy(settings), is_busy=lambda: run_worker.queued_count() > 0
         )
         maintenance.on_step(count_step)
         json_logs.log_to()

@@ -133,10 +133,15 @@ def sweep(
     """
     from penstock.service.datasets.sweep import RetentionPolicy, sweep_tenant
 
-    with context.lake() as lake, context.progress("sweeping") as line:
+    with context.session() as session, context.progress("sweeping") as line:
         policy = RetentionPolicy(days=keep_days, versions=keep_versions)
         report = sweep_tenant(
-            lake._workspace, lake.caller, tenant or lake.caller.tenant, policy, execute=yes, progress=line.on_progress
+            session.workspace,
+            session.caller,
+            tenant or session.caller.tenant,
+            policy,
+            execute=yes,
+            progress=line.on_progress,
         )
     context.report(report.as_dict(), _describe_sweep(report, removed=yes))
 

@@ -5,9 +5,9 @@ from typing import Any
 _MAX_VALUE_CHARACTERS = 200
 
 
-def format_count(number: int, noun: str) -> str:
-    """Return a number with its noun: "1 row", "2,000 rows"."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+def format_count(number: float, noun: str, plural: str = "") -> str:
+    """Return a number with its noun: "1 row", "2,000 rows". The plural is the noun with an s unless it is passed."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def format_bytes(size: float) -> str:

@@ -71,7 +71,7 @@ class ProgressTracker:
             self._set(replace(self._current, **changes))
 
     def add(self, amount: int) -> None:
-        """Add to the completed amount, up to the total, and report it. An amount of 0 is a sign of life."""
+        """Add to the completed amount, up to the total, and report it. An amount of 0 shows that the work continues."""
         with self._lock:
             done, total = self._current.done + amount, self._current.total
             self._set(replace(self._current, done=done if total is None else min(done, total)))

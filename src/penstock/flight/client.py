@@ -371,7 +371,12 @@ class FlightClient(TableClient):
         return FlightTransaction(self._channel, [*self._metadata, (TRANSACTION_HEADER, id)], id)
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection. A `with` block closes it at its end.
+
+        Example:
+            client = penstock.flight_client("grpc://localhost:8815", token="…")
+            client.close()
+        """
         self._channel.close()
 
     def __enter__(self) -> "FlightClient":

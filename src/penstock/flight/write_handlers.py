@@ -179,7 +179,7 @@ async def _verify_complete(call: FlightCall, command: InsertCommand | UpdateComm
     """Check that all expected rows have arrived and that the client is still connected."""
     if command.expected_rows not in (None, rows):
         raise Invalid("row_count_mismatch.expected_rows", {"expected_rows": command.expected_rows, "rows": rows})
-    # A stream that was cut off can look complete for a moment. Sending anything reveals whether the client is gone.
+    # A stream that was cut off can look complete for a moment. Sending anything reveals whether the client has disconnected.
     await call.servicer.send_initial_metadata(())
     if not call.is_active:
         raise Unavailable("client_gone")

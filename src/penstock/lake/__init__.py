@@ -1,6 +1,5 @@
 """Python API: open a workspace, read and write its datasets, run pipelines and queries."""
 
-import getpass
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from penstock import bootstrap, config
-from penstock.core.caller import Caller, local_caller
+from penstock.core.caller import Caller
 from penstock.core.names import DatasetName, parse_dataset_ref
 from penstock.core.progress import ProgressCallback
 from penstock.core.registry import gts
@@ -25,7 +24,7 @@ from penstock.service.queries import definitions as query_definitions
 from penstock.service.queries.execution import QueryExecutor
 from penstock.service.registry import schemas
 from penstock.service.workspace import Workspace
-from penstock.workspace_folder import WorkspaceFolder, create_workspace_folder, load_workspace_folder
+from penstock.workspace_folder import WorkspaceFolder
 
 __all__ = [
     "Dataset",
@@ -73,10 +72,8 @@ def open(
         chosen = replace(chosen, database_url=location)
     elif location is not None:
         chosen = replace(chosen, workspace=Path(location))
-    folder = create_workspace_folder(chosen.workspace) if create else load_workspace_folder(chosen.workspace)
-    workspace = bootstrap.open_workspace(chosen, folder, create=create)
-    executor = bootstrap.build_query_executor(chosen, workspace)
-    return Lake(workspace, caller or local_caller(folder.tenant, _login_name()), folder, executor)
+    session = bootstrap.open_session(chosen, create=create, caller=caller)
+    return Lake(session.workspace, session.caller, session.folder, session.query_executor)
 
 
 class Lake:
@@ -175,6 +172,9 @@ class Lake:
     def datasets(self) -> "list[DatasetVersion]":
         """List the current version of every dataset.
 
+        Raises:
+            Unavailable: the catalog cannot be reached
+
         Example:
             >>> [dataset.name for dataset in lake.datasets()]
             ['demo.people']
@@ -189,6 +189,11 @@ class Lake:
 
         Returns:
             a context manager: it commits when the block ends, and discards all writes if the block raises
+
+        Raises:
+            Conflict: at the end of the block: another writer committed a change that excludes one of the writes
+            AlreadyExists: at the end of the block: another request used the key
+            Forbidden: the caller's role is lower than developer
 
         Example:
             >>> with lake.transaction() as tx:
@@ -218,14 +223,6 @@ class Lake:
         """
         return Pipeline(self, definition)
 
-    def query(self, name: str | UUID) -> "Query":
-        """Return the registered query with this name or id.
-
-        Raises:
-            NotFound: no registered query has this name or id
-        """
-        return Query(self, query_definitions.show(self._workspace, self.caller, str(name)).id)
-
     def register(
         self,
         name: str,
@@ -254,8 +251,8 @@ class Lake:
             ...     [{"name": "name", "type": "string"}, {"name": "letters", "type": "number"}],
             ...     [{"name": "min_letters", "type": "number", "default": 0}],
             ... )
-            >>> lake.query("names by length").id == query.id
-            True
+            >>> query.run(min_letters=4).num_rows
+            2
         """
         workspace, caller = self._workspace, self.caller
         if isinstance(returns, UUID):
@@ -271,6 +268,21 @@ class Lake:
             if not isinstance(returns, UUID):  # no other caller has the new schema's id yet
                 schemas.delete(workspace, caller, schema_id, None)
             raise
+
+    def query(self, name: str | UUID) -> "Query":
+        """Return the registered query with this name or id.
+
+        Args:
+            name: name or id of the query
+
+        Raises:
+            NotFound: no registered query has this name or id
+
+        Example:
+            >>> lake.query("names by length").id == query.id
+            True
+        """
+        return Query(self, query_definitions.show(self._workspace, self.caller, str(name)).id)
 
     def sql(self, sql: str, /, **parameters: Any) -> "QueryResult":
         """Run a SELECT that is not registered, and return its first 1,000 rows.
@@ -306,7 +318,15 @@ class Lake:
         return LakeSnapshot(self, read.resolve_commit(self._workspace, self.caller, commit_no))
 
     def close(self) -> None:
-        """Stop the local pipeline runs and query processes, and disconnect from the catalog."""
+        """Stop the local pipeline runs and query processes, and disconnect from the catalog.
+
+        A `with` block closes the workspace at its end.
+
+        Example:
+            >>> with penstock.open("workspace") as again:
+            ...     [dataset.name for dataset in again.datasets()]
+            ['demo.newcomers', 'demo.people']
+        """
         self._run_worker.close()
         self._query_executor.close()
         self._workspace.close()
@@ -347,10 +367,3 @@ class LakeSnapshot:
         lake = self._lake
         name_at_commit = DatasetName.parse(name)
         return DatasetVersion(lake, read.find_at_commit(lake._workspace, lake.caller, name_at_commit, self.commit_no))
-
-
-def _login_name() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return "unknown"

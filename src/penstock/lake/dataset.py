@@ -75,9 +75,13 @@ class DatasetVersion:
             where: a filter expression, as in `"amount > 100 AND region = 'EMEA'"`
             row_ids: add the row ids as the last column, `rowid`
 
+        Returns:
+            a reader over the rows
+
         Raises:
             Invalid: a column does not exist, or the filter expression is invalid
             NotFound: the version's files were removed by `penstock sweep`
+            Unsupported: `row_ids` is set, and the dataset has no row ids
 
         Example:
             >>> sum(batch.num_rows for batch in people.at(1).scan(["name"], "id > 1"))
@@ -91,7 +95,16 @@ class DatasetVersion:
     def to_arrow(
         self, columns: Sequence[str] | None = None, where: str | None = None, *, row_ids: bool = False
     ) -> pa.Table:
-        """Read rows into an Arrow table. The arguments are those of `scan`.
+        """Read rows into an Arrow table.
+
+        Args:
+            columns: names of the columns; by default all
+            where: a filter expression, as in `"amount > 100 AND region = 'EMEA'"`
+            row_ids: add the row ids as the last column, `rowid`
+
+        Raises:
+            Invalid: a column does not exist, or the filter expression is invalid
+            NotFound: the version's files were removed by `penstock sweep`
 
         Example:
             >>> people.at(1).to_arrow(row_ids=True).column_names
@@ -100,7 +113,21 @@ class DatasetVersion:
         return self.scan(columns, where, row_ids=row_ids).read_all()
 
     def to_pandas(self, columns: Sequence[str] | None = None, where: str | None = None) -> Any:
-        """Read rows into a pandas data frame. The arguments are those of `scan`."""
+        """Read rows into a pandas data frame.
+
+        Args:
+            columns: names of the columns; by default all
+            where: a filter expression, as in `"amount > 100 AND region = 'EMEA'"`
+
+        Raises:
+            Invalid: a column does not exist, or the filter expression is invalid
+            NotFound: the version's files were removed by `penstock sweep`
+            ModuleNotFoundError: pandas is not installed
+
+        Example:
+            >>> people.at(1).to_pandas(["name"]).name.tolist()
+            ['Ada', 'Grace']
+        """
         return self.to_arrow(columns, where).to_pandas()
 
     def files(self, where: str | None = None) -> list[DataFile]:
@@ -108,6 +135,18 @@ class DatasetVersion:
 
         Args:
             where: a filter expression; files whose statistics exclude a matching row are left out
+
+        Returns:
+            path, rows, bytes, checksum, statistics and deletion vector of each file
+
+        Raises:
+            Invalid: the filter expression is invalid
+
+        Example:
+            >>> [file.rows for file in people.at(1).files()]
+            [2]
+            >>> people.at(1).files("id > 100")
+            []
         """
         return read.files(self._lake._workspace, self._lake.caller, self.snapshot, where)
 
@@ -121,7 +160,13 @@ class DatasetVersion:
             where: as in `files`
 
         Raises:
+            Invalid: the filter expression is invalid
             Unsupported: a file contains deleted rows, which only Penstock leaves out
+
+        Example:
+            >>> import pyarrow.parquet as pq
+            >>> pq.read_table(people.at(1).paths()[0]).column_names
+            ['id', 'name']
         """
         files = self.files(where)
         if marked := [file for file in files if file.deleted]:
@@ -224,6 +269,10 @@ class Dataset:
             limit: maximum number of versions
             before: only versions with a lower number
 
+        Raises:
+            Invalid: the limit is not between 1 and the maximum
+            NotFound: the dataset was dropped
+
         Example:
             >>> [(version.number, version.operation) for version in people.history()]
             [(2, 'append'), (1, 'create')]
@@ -240,10 +289,14 @@ class Dataset:
             idempotency_key: a repeated call with the same key and rows appends the rows once
             progress: called with a `Progress` as rows are written; an exception stops the write
 
+        Returns:
+            the receipt of the commit
+
         Raises:
             Invalid: a column or a value does not fit the dataset's schema
             AlreadyExists: another request used the key
             Unsupported: the dataset is read-only
+            NotFound: the dataset was dropped
 
         Example:
             >>> people.append([{"id": 6, "name": "Tony"}], idempotency_key="tony").version
@@ -269,9 +322,15 @@ class Dataset:
             idempotency_key: a repeated call with the same key and rows replaces the rows once
             progress: called with a `Progress` as rows are written; an exception stops the write
 
+        Returns:
+            the receipt of the commit
+
         Raises:
             Conflict: the dataset is at another version than `expect`
             Invalid: a column or a value does not fit the dataset's schema
+            AlreadyExists: another request used the key
+            Unsupported: the dataset is read-only
+            NotFound: the dataset was dropped
 
         Example:
             >>> people.overwrite({"id": [1, 2], "name": ["Ada", "Grace"]}, expect=3).version
@@ -315,6 +374,8 @@ class Dataset:
         Raises:
             Invalid: the strategy, a key column, a column or a value is invalid, or source keys are duplicate
             Conflict: other writers kept changing the same rows
+            Unsupported: the dataset is read-only, or the engine is not installed
+            NotFound: the dataset was dropped
 
         Example:
             >>> people.merge({"id": [2, 3], "name": ["Grace H.", "Edsger"]}, "id").stats
@@ -337,9 +398,13 @@ class Dataset:
             returning: return the new rows with their ids
             idempotency_key: a repeated call with the same key and rows is committed once
 
+        Returns:
+            the number of updated rows (`affected`), the rows if `returning` is set, and the receipt of the commit
+
         Raises:
-            NotFound: a row id does not exist
+            NotFound: a row id does not exist, or the dataset was dropped
             Invalid: a row id or a value is invalid
+            Unsupported: the dataset is read-only, or has no row ids
 
         Example:
             >>> ids = people.to_arrow(where="id = 3", row_ids=True)["rowid"]
@@ -356,6 +421,14 @@ class Dataset:
             row_ids: row ids, as `to_arrow(row_ids=True)` returns them in the column `rowid`
             returning: return the deleted rows with their ids
             idempotency_key: a repeated call with the same key and ids is committed once
+
+        Returns:
+            the number of deleted rows (`affected`), the rows if `returning` is set, and the receipt of the commit
+
+        Raises:
+            Invalid: the list of ids is empty, or an id is not a 64-bit integer
+            Unsupported: the dataset is read-only, or has no row ids
+            NotFound: the dataset was dropped
 
         Example:
             >>> people.delete(ids).affected
@@ -378,6 +451,9 @@ class Dataset:
             widen: columns with a type that holds all values of the present one
             cluster_by: the columns, at most four, that `compact` sorts the rows by; an empty list removes the cluster key
             idempotency_key: a repeated call with the same key and columns is committed once
+
+        Returns:
+            the receipt of the commit
 
         Raises:
             Invalid: a column exists already, does not exist, a type is not wider, or the cluster key is invalid
@@ -409,6 +485,10 @@ class Dataset:
         Returns:
             the number of steps, files, rows, deleted rows and bytes
 
+        Raises:
+            Unsupported: the dataset is read-only
+            NotFound: the dataset was dropped
+
         Example:
             >>> result = people.compact()
             >>> result.lost_steps
@@ -433,13 +513,40 @@ class Dataset:
     def scan(
         self, columns: Sequence[str] | None = None, where: str | None = None, *, row_ids: bool = False
     ) -> pa.RecordBatchReader:
-        """Stream rows of the current version. See `DatasetVersion.scan`."""
+        """Stream rows of the current version as record batches, in bounded memory.
+
+        Args:
+            columns: names of the columns; by default all
+            where: a filter expression, as in `"amount > 100 AND region = 'EMEA'"`
+            row_ids: add the row ids as the last column, `rowid`
+
+        Returns:
+            a reader over the rows
+
+        Raises:
+            Invalid: a column does not exist, or the filter expression is invalid
+            NotFound: the dataset was dropped
+            Unsupported: `row_ids` is set, and the dataset has no row ids
+
+        Example:
+            >>> people.scan(["name"], "id = 1").read_all().to_pylist()
+            [{'name': 'Ada'}]
+        """
         return self.current().scan(columns, where, row_ids=row_ids)
 
     def to_arrow(
         self, columns: Sequence[str] | None = None, where: str | None = None, *, row_ids: bool = False
     ) -> pa.Table:
-        """Read rows of the current version into an Arrow table. See `DatasetVersion.scan`.
+        """Read rows of the current version into an Arrow table.
+
+        Args:
+            columns: names of the columns; by default all
+            where: a filter expression, as in `"amount > 100 AND region = 'EMEA'"`
+            row_ids: add the row ids as the last column, `rowid`
+
+        Raises:
+            Invalid: a column does not exist, or the filter expression is invalid
+            NotFound: the dataset was dropped
 
         Example:
             >>> people.to_arrow(["name"], "id = 1").to_pylist()
@@ -448,7 +555,21 @@ class Dataset:
         return self.current().to_arrow(columns, where, row_ids=row_ids)
 
     def to_pandas(self, columns: Sequence[str] | None = None, where: str | None = None) -> Any:
-        """Read rows of the current version into a pandas data frame. See `DatasetVersion.scan`."""
+        """Read rows of the current version into a pandas data frame.
+
+        Args:
+            columns: names of the columns; by default all
+            where: a filter expression, as in `"amount > 100 AND region = 'EMEA'"`
+
+        Raises:
+            Invalid: a column does not exist, or the filter expression is invalid
+            NotFound: the dataset was dropped
+            ModuleNotFoundError: pandas is not installed
+
+        Example:
+            >>> people.to_pandas(["name"], "id = 1").name.tolist()
+            ['Ada']
+        """
         return self.current().to_pandas(columns, where)
 
     def _reader(self, rows: Any) -> row_source.SourceReader:

@@ -43,6 +43,9 @@ class Pipeline:
         Returns:
             errors with `pointer`, `code`, `message` and `details`; an empty list if the pipeline can run
 
+        Raises:
+            Unavailable: the catalog cannot be reached
+
         Example:
             >>> pipeline.validate()
             []
@@ -60,6 +63,10 @@ class Pipeline:
 
         Raises:
             PenstockError: an operation fails
+
+        Example:
+            >>> pipeline.preview()[0]["result"]["rows_appended"]
+            3
         """
         result = execution.preview(self._lake._workspace, self._lake.caller, self.definition, progress=progress)
         return list(result.results)

@@ -46,8 +46,14 @@ class Query:
     def at(self, versions: Mapping[str, int]) -> "Query":
         """Return the same query over given versions of its datasets.
 
+        The versions are checked when the query runs.
+
         Args:
             versions: version numbers by dataset name, as in `{"finance.transactions": 3}` or `result.versions`
+
+        Raises:
+            Invalid: raised by `run`: the query does not read one of the datasets
+            NotFound: raised by `run`: a version does not exist
 
         Example:
             >>> query.at({"demo.people": 1}).run().num_rows
@@ -135,7 +141,15 @@ class QueryResult:
         return self._result.table
 
     def to_pandas(self) -> Any:
-        """Return the rows as a pandas data frame."""
+        """Return the rows as a pandas data frame.
+
+        Raises:
+            ModuleNotFoundError: pandas is not installed
+
+        Example:
+            >>> result.to_pandas().name[0]
+            'Ada'
+        """
         return self._result.table.to_pandas()
 
     def __arrow_c_schema__(self) -> object:

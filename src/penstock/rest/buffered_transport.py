@@ -11,7 +11,7 @@ _DISCARD_AT_CLOSE = struct.pack("ii", 1, 0)  # linger for no time
 
 
 class BufferedTransport:
-    """Collects what is written in one step of the event loop, and sends it at its end.
+    """Collects the data of one step of the event loop, and sends it at the end of the step.
 
     All other methods are those of the transport.
     """
@@ -41,7 +41,7 @@ class BufferedTransport:
             self.transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
 
     def close(self) -> None:
-        """Send what was written, then close the connection. It is aborted if the client does not receive the rest."""
+        """Send the collected data, then close the connection. Abort it if the client does not receive the rest."""
         self.flush()
         self.transport.close()
         if self.transport.get_write_buffer_size():  # otherwise it would stay open for as long as the client likes

@@ -12,7 +12,7 @@ from typing import Any
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-_TIMEOUT_SECONDS = 2.0  # a process that does not answer is left out
+_TIMEOUT_SECONDS = 2.0  # a process that does not respond in time is left out
 _MAX_BYTES = 16 << 20
 _MAX_REQUEST_BYTES = 64 << 10
 _EQUAL_IN_ALL = ("penstock_runs_queued",)  # gauges that every process reads from the catalog
@@ -32,26 +32,26 @@ class ProcessGroup:
     count: int
 
     def listen(self, handlers: Mapping[str, SiblingHandler]) -> None:
-        """Answer the requests of the siblings by their action, in a thread. Handlers must return quickly."""
+        """Serve the requests of the siblings by their action, in a thread. Handlers must return quickly."""
         path = self._socket_path(self.index)
-        path.unlink(missing_ok=True)  # of a process that died
+        path.unlink(missing_ok=True)  # of an ended process
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(str(path))
         listener.listen(self.count * 4)
         threading.Thread(target=self._serve, args=(listener, handlers), name="penstock group", daemon=True).start()
 
     def fetch_others(self, action: str, members: SiblingRequest | None = None) -> list[bytes]:
-        """Send a request to all siblings, and return the answers of those that answer."""
+        """Send a request to all siblings, and return the responses of those that respond in time."""
         request = json.dumps({"action": action, **(members or {})}).encode()
-        answers = []
+        responses = []
         for index in range(self.count):
             if index == self.index:
                 continue
             try:
-                answers.append(self._fetch(index, request))
+                responses.append(self._fetch(index, request))
             except OSError as error:
-                _log.warning("process %d does not answer: %s", index, error)
-        return answers
+                _log.warning("process %d does not respond: %s", index, error)
+        return responses
 
     def _serve(self, listener: socket.socket, handlers: Mapping[str, SiblingHandler]) -> None:
         while True:
@@ -61,9 +61,9 @@ class ProcessGroup:
                 try:
                     request = json.loads(_receive_all(connection, _MAX_REQUEST_BYTES))
                     connection.sendall(handlers[request["action"]](request))
-                except OSError as error:  # the sibling has gone
-                    _log.debug("a sibling did not wait for the answer: %s", error)
-                except Exception:  # the thread must go on
+                except OSError as error:  # the sibling has ended
+                    _log.debug("a sibling closed the connection before the response: %s", error)
+                except Exception:  # the thread must continue
                     _log.exception("A request of a sibling failed")
 
     def _fetch(self, index: int, request: bytes) -> bytes:

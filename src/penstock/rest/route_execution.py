@@ -34,7 +34,7 @@ _COMPRESSED_FORMATS = ("parquet", "arrow")
 
 
 class Lane(Enum):
-    """Kind of work of a route, by how long it takes and what it waits for."""
+    """Kind of work of a route, by its duration and the resource that it waits for."""
 
     CATALOG = "catalog"  # short statements: registry, searches, definitions
     DATA = "data"  # files: rows, uploads, profiles

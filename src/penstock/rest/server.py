@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from ipaddress import ip_address
 from pathlib import Path
 
 import uvicorn
@@ -327,6 +328,15 @@ def listening_socket(host: str, port: int) -> Iterator[socket.socket]:
         raise Unavailable("cannot_listen.http", {"cause": reason}, host=host, port=port) from None
     with listener:
         yield listener
+
+
+def resolves_to_loopback(host: str) -> bool:
+    """Return whether every address of a host is a loopback address."""
+    try:
+        addresses = {str(entry[4][0]).partition("%")[0] for entry in socket.getaddrinfo(host, None)}
+    except (OSError, UnicodeError):
+        return False
+    return all(ip_address(address).is_loopback for address in addresses)
 
 
 def _address(listener: socket.socket, *, secure: bool) -> str:

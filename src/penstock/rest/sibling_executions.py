@@ -26,8 +26,10 @@ class SiblingExecutions:
         return next(iter(self._fetch(_CANCEL_ACTION, {**_caller_members(caller), "id": str(id)})), None)
 
     def _fetch(self, action: str, members: Mapping[str, Any]) -> Sequence[ExecutionRecord]:
-        answers = [answer for answer in self.group.fetch_others(action, members) if answer]  # empty: a handler failed
-        return [ExecutionRecord.from_json(record) for answer in answers for record in json.loads(answer)]
+        responses = [
+            response for response in self.group.fetch_others(action, members) if response
+        ]  # empty: a handler failed
+        return [ExecutionRecord.from_json(record) for response in responses for record in json.loads(response)]
 
 
 def execution_handlers(executions: ExecutionSource) -> dict[str, SiblingHandler]:

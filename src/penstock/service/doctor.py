@@ -1,4 +1,4 @@
-"""Check the requirements of Penstock, and report what is missing and how to fix it."""
+"""Check the requirements of Penstock, and report problems with instructions to fix them."""
 
 import os
 import shutil
@@ -124,19 +124,19 @@ def check_files(ws: Workspace, caller: Caller, progress: ProgressCallback | None
         names = [(snapshot.name, snapshot.dataset) for snapshot in snapshots.list_newest(tx)]
     for name, dataset in names:
         with ws.db.read(caller) as tx:
-            held = retention.expired_files(tx, dataset, None)
+            files = retention.expired_files(tx, dataset, None)
             totals = _wrong_totals(snapshots.newest(tx, dataset), tx)
         if totals:
             yield CheckResult(str(name), CheckStatus.FAILED, totals, "restore the catalog from a backup")
             continue
-        bad = [file.path for file in held if checksum(ws.store, file.path, tracker.add) != file.checksum]
+        bad = [file.path for file in files if checksum(ws.store, file.path, tracker.add) != file.checksum]
         if bad:
             yield CheckResult(
-                str(name), CheckStatus.FAILED, f"{len(bad)} of {len(held)} files are damaged or missing: {bad[0]}",
+                str(name), CheckStatus.FAILED, f"{len(bad)} of {len(files)} files are damaged or missing: {bad[0]}",
                 "restore the file from a backup, under the same name",
             )  # fmt: skip
         else:
-            yield CheckResult(str(name), CheckStatus.OK, f"{len(held)} files have the checksum of their commit")
+            yield CheckResult(str(name), CheckStatus.OK, f"{len(files)} files have the checksum of their commit")
 
 
 def _wrong_totals(snapshot: Snapshot, tx: CatalogTransaction) -> str:

@@ -10,6 +10,7 @@ from penstock.core.dataset.changes import (
     Change,
     Receipt,
     fingerprint,
+    mark_replayed,
 )
 from penstock.errors import Invalid
 from penstock.service.workspace import Workspace
@@ -43,4 +44,4 @@ def find_replay(ws: Workspace, caller: Caller, change: Change, key: str) -> Rece
     """
     caller.require(Role.DEVELOPER)
     receipt = receipts.find_receipt(ws.db, caller, key, fingerprint((change,)))
-    return receipt and receipt.as_replay()
+    return receipt and mark_replayed(receipt)

@@ -14,8 +14,8 @@ import pyarrow as pa
 INTERVAL_SECONDS = 5.0
 
 _MIN_EXCESS_BYTES = 16 << 20  # less is not worth a walk through the heap
-_MIN_RELEASED_SHARE = 0.05  # of the excess; a release of less was in vain
-_MAX_SKIPPED_CALLS = 3  # after releases in vain: one in 20 seconds
+_MIN_RELEASED_SHARE = 0.05  # of the excess; a release of less counts as one without effect
+_MAX_SKIPPED_CALLS = 3  # after releases without effect: one release in 20 seconds
 
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # parameters of mallopt in glibc
 _MMAP_THRESHOLD_BYTES = 8 << 20  # larger blocks go back when they are freed; Flight clients send smaller messages
@@ -66,7 +66,7 @@ class MemoryReleaser:
         self._skipped_calls = self._calls_to_skip = 0
 
     def run(self) -> None:
-        """Release free memory if there may be some. After a release in vain, skip the next calls."""
+        """Release free memory if there may be some. After a release without effect, skip the next calls."""
         if self._skipped_calls < self._calls_to_skip:
             self._skipped_calls += 1
             return

@@ -148,7 +148,7 @@ class MergeExecution:
         self._progress.update(phase="match", done=0, total=len(candidates), unit="parts")
         match = self.match_counts = session.match(candidates)
         self._progress.add(len(candidates))
-        # An empty source is no reason to rewrite all files.
+        # An empty source must not rewrite all files.
         whole = target.rewrites_all and match.rows > 0
         return core_merge.plan_rewrite(plan, files, match, before=target.rows, whole=whole, policy=target.edit_policy)
 

@@ -187,10 +187,10 @@ def _try_lock(work_folder: Path, other: Path) -> int | None:
         return None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        gone = (
+        removed = (
             os.stat(work_folder / _LOCK_FILE).st_ino != os.fstat(lock).st_ino
         )  # the file was removed before it was locked
-        if not gone and not _is_in_use(other):
+        if not removed and not _is_in_use(other):
             return lock
     except (BlockingIOError, FileNotFoundError):
         pass

@@ -5,6 +5,8 @@ from datetime import UTC, datetime, tzinfo
 from decimal import Decimal
 from typing import Any
 
+from penstock.core import formatting
+
 MAX_CELL_CHARS = 200  # characters of a value in a table
 _UNITS = ("B", "KB", "MB", "GB", "TB", "PB")
 _NUMBERS = ("int", "uint", "float", "double", "halffloat")
@@ -12,11 +14,10 @@ _AGES = ((60, "second"), (3600, "minute"), (86_400, "hour"), (30 * 86_400, "day"
 
 
 def format_count(number: float | None, noun: str = "", plural: str = "") -> str:
-    """Format a number with its noun: `1,204 rows`, `1 row`. The plural is the noun with an s unless it is given."""
+    """Format a number, with its noun if there is one: `1,204 rows`, `1 row`; an unknown number is `–`."""
     if number is None:
         return "–"
-    word = noun if number == 1 or not noun else plural or f"{noun}s"
-    return f"{number:,} {word}".rstrip()
+    return formatting.format_count(number, noun, plural) if noun else f"{number:,}"
 
 
 def format_share(part: int, whole: int) -> str:

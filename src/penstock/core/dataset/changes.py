@@ -172,6 +172,16 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
+    """The stored result of a commit. A repeated request with the same idempotency key returns the same receipt.
+
+    Attributes:
+        key: the idempotency key, generated if the request had none
+        commit_no: number of the commit of the tenant
+        written: name, new version and row counts of each dataset
+        at: time of the commit
+        replayed: True if an earlier request with the same key was committed
+    """
+
     key: str
     commit_no: int
     written: tuple[DatasetCommit, ...]
@@ -180,15 +190,24 @@ class Receipt:
 
     @property
     def version(self) -> int:
-        """Return the new version of a commit to a single dataset."""
+        """New version of the dataset, of a commit to a single dataset."""
         (commit,) = self.written
         return commit.version
 
-    def as_replay(self) -> "Receipt":
-        return replace(self, replayed=True)
-
     def as_dict(self) -> dict[str, Any]:
+        """Return the receipt as JSON values, with the time in ISO 8601.
+
+        Example:
+            >>> receipt = stock.append({"item": ["bolt"], "amount": [2]}, idempotency_key="two bolts")
+            >>> receipt.as_dict()["key"], receipt.as_dict()["written"][0]["inserted"]
+            ('two bolts', 1)
+        """
         return {**asdict(self), "at": self.at.isoformat(), "written": [asdict(w) for w in self.written]}
+
+
+def mark_replayed(receipt: Receipt) -> Receipt:
+    """Return the receipt of an earlier request as the response to a repeated one."""
+    return replace(receipt, replayed=True)
 
 
 GENERATED_KEY_PREFIX = (

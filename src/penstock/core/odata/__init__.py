@@ -16,11 +16,11 @@ neither `contains(x, 'a')` nor `not contains(x, 'a')` keeps a row in which x is 
 
 A literal is converted to the type of the other side: GUIDs, instants and dates may be in quotes, and a date is the
 first instant of its day. Instants without a time zone are UTC, and have at most microseconds. `tolower` and
-`toupper` fold a literal like the column that it is compared with; of nested ones the outermost applies. `parse` evaluates conditions that
-need no row: no node compares two literals.
+`toupper` fold a literal like the column that it is compared with; of nested ones the outermost applies. `parse`
+evaluates conditions that need no row: no node compares two literals.
 
 `$top` limits the items of all pages together. The link of the next page contains `$skiptoken`: the sort key of the last
-item and what is left of `$top`, so that pages fit together while items are created and deleted.
+item and the rest of `$top`, so that pages fit together while items are created and deleted.
 
 `$search` is a list of words and of phrases in double quotes, all of which must occur; AND, OR and NOT are words too.
 """
@@ -54,7 +54,7 @@ from penstock.core.odata.nodes import (
     Value,
     field_names,
     is_never_null,
-    questions,
+    operand_tests,
     walk,
 )
 from penstock.core.odata.options import MAX_SKIP, NAMES, OrderBy, QueryOptions, next_page, options
@@ -99,8 +99,8 @@ __all__ = [
     "integer_key",
     "is_never_null",
     "next_page",
+    "operand_tests",
     "options",
     "parse",
-    "questions",
     "walk",
 ]

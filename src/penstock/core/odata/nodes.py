@@ -141,9 +141,9 @@ Node: TypeAlias = (
 
 
 class Truth(Enum):
-    """The question that SQL answers about a condition; its answer counts as no where it is NULL.
+    """The test that SQL evaluates for a condition. NULL counts as false.
 
-    `not` turns one question into another, so that it is pushed down to the single tests.
+    `not` turns one test into another, so that it is pushed down to the single comparisons.
     """
 
     IS_TRUE = "is true"
@@ -153,7 +153,7 @@ class Truth(Enum):
 
     @property
     def of_operand(self) -> "Truth":
-        """Return the question about the operand of `not`."""
+        """Return the test of the operand of `not`."""
         return _NEGATED_TRUTH[self]
 
     @property
@@ -162,7 +162,7 @@ class Truth(Enum):
         return self in (Truth.IS_FALSE, Truth.IS_NOT_TRUE)
 
     def holds(self, value: bool | None) -> bool:
-        """Return the answer for a known value."""
+        """Return the result of the test for a known value."""
         match self:
             case Truth.IS_TRUE:
                 return value is True
@@ -195,10 +195,10 @@ def is_never_null(node: Node) -> bool:
     return True
 
 
-def questions(test: TruthTest, truth: Truth) -> tuple[Truth, ...]:
-    """Return the questions about the operand that answer a question about a test.
+def operand_tests(test: TruthTest, truth: Truth) -> tuple[Truth, ...]:
+    """Return the tests of the operand that together are equivalent to a test of `test`.
 
-    For a comparison with null there are two: joined by `and` if the test is to be true, and by `or` if false.
+    A comparison with null has two: joined by `and` if `truth` is affirmative, and by `or` if it is negated.
     """
     is_affirmed = not truth.swaps_operators
     match test.value:

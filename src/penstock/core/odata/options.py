@@ -97,7 +97,7 @@ def options(
 def next_page(
     pairs: Sequence[tuple[str, str]], options: QueryOptions, key: tuple[Any, ...] | None, count: int
 ) -> str | None:
-    """Return the query string of the next page; None if the answer is complete.
+    """Return the query string of the next page; None if the response is complete.
 
     Args:
         pairs: names and values of the query string of this page

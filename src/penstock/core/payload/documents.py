@@ -61,17 +61,17 @@ def format_of(file_name: str) -> Format | None:
     return next((format for suffix, format in suffixes.items() if file_name.lower().endswith(suffix)), None)
 
 
-def parse_document(data: bytes, format: Format | None, what: str) -> Document:
+def parse_document(data: bytes, format: Format | None, subject: str) -> Document:
     """Parse a document with the lines of its values. Without a format, text that begins like JSON is JSON."""
     if format is None:
         format = Format.JSON if data.lstrip()[:1] in (b"{", b"[") else Format.YAML
     if format is Format.YAML:
-        return parse_yaml(data, what)
-    return Document(parse_json(data, what), _find_lines(data.decode("utf-8")))
+        return parse_yaml(data, subject)
+    return Document(parse_json(data, subject), _find_lines(data.decode("utf-8")))
 
 
-def parse_json(data: bytes, what: str) -> Any:
-    """Parse JSON. `what` names the text in error messages: "the body", or a file name."""
+def parse_json(data: bytes, subject: str) -> Any:
+    """Parse JSON. `subject` names the text in error messages: "the body", or a file name."""
     try:
         return json.loads(
             data.decode("utf-8"),
@@ -80,42 +80,42 @@ def parse_json(data: bytes, what: str) -> Any:
             parse_float=_parse_float,
         )
     except UnicodeDecodeError as cause:
-        raise Invalid("bad_json.not_utf8", {"what": what}, position=cause.start) from None
+        raise Invalid("bad_json.not_utf8", {"subject": subject}, position=cause.start) from None
     except json.JSONDecodeError as cause:
         location = f"line {cause.lineno}, column {cause.colno}"
         raise Invalid(
-            "bad_json.syntax", {"what": what, "problem": cause.msg, "location": location}, position=cause.pos
+            "bad_json.syntax", {"subject": subject, "problem": cause.msg, "location": location}, position=cause.pos
         ) from None
     except RecursionError:
-        raise Invalid("bad_json.too_deep", {"what": what}) from None
+        raise Invalid("bad_json.too_deep", {"subject": subject}) from None
     except _JsonError as cause:
-        raise Invalid("bad_json.not_json", {"what": what, "problem": cause}) from None
+        raise Invalid("bad_json.not_json", {"subject": subject, "problem": cause}) from None
     except ValueError:
-        raise Invalid("bad_json.number_too_long", {"what": what}) from None
+        raise Invalid("bad_json.number_too_long", {"subject": subject}) from None
 
 
-def parse_yaml(data: bytes, what: str) -> Document:
+def parse_yaml(data: bytes, subject: str) -> Document:
     if len(data) > MAX_YAML_BYTES:
-        raise Invalid("bad_yaml.too_large", {"what": what, "max_bytes": MAX_YAML_BYTES})
+        raise Invalid("bad_yaml.too_large", {"subject": subject, "max_bytes": MAX_YAML_BYTES})
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as cause:
-        raise Invalid("bad_yaml.not_utf8", {"what": what}, position=cause.start) from None
+        raise Invalid("bad_yaml.not_utf8", {"subject": subject}, position=cause.start) from None
     try:
         reader = _YamlParser(text)
         return Document(reader.document(), reader.lines)
     except yaml.reader.ReaderError as cause:
         line = text.count("\n", 0, cause.position) + 1
         problem = f"character {text[cause.position]!a} is not allowed"
-        raise Invalid("bad_yaml.character", {"what": what, "problem": problem}, line=line) from None
+        raise Invalid("bad_yaml.character", {"subject": subject, "problem": problem}, line=line) from None
     except yaml.MarkedYAMLError as cause:
         mark = cause.problem_mark or cause.context_mark
         assert mark is not None
         location = {"line": mark.line + 1, "column": mark.column + 1}
         problem = f"{cause.problem} at line {location['line']}, column {location['column']}"
-        raise Invalid("bad_yaml.syntax", {"what": what, "problem": problem}, **location) from None
+        raise Invalid("bad_yaml.syntax", {"subject": subject, "problem": problem}, **location) from None
     except (ValueError, OverflowError):
-        raise Invalid("bad_yaml.bad_number", {"what": what}) from None
+        raise Invalid("bad_yaml.bad_number", {"subject": subject}) from None
 
 
 @dataclass(frozen=True, slots=True)

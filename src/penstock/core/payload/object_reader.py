@@ -55,7 +55,7 @@ def escape_text(text: str) -> str:
 
 def to_registry_error(problem: Problem, path: str, values: Mapping[str, Any]) -> Invalid:
     """Create an error of a result schema or a registered query."""
-    return Invalid(_REASONS[problem], {"member": escape_text(path), "what": path, **values})
+    return Invalid(_REASONS[problem], {"member": escape_text(path), "subject": path, **values})
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,10 +251,10 @@ class ObjectReader:
         return problem is None
 
 
-def check_text(value: Any, what: str, max_length: int) -> str:
+def check_text(value: Any, subject: str, max_length: int) -> str:
     """Check that a value is a string that every database can store."""
     if problem := _find_text_problem(value, max_length):
-        raise to_registry_error(problem[0], what, problem[1])
+        raise to_registry_error(problem[0], subject, problem[1])
     return str(value)
 
 

@@ -68,9 +68,9 @@ MEMBERS = ("name", "description", "fields", "metadata")  # editable members of a
 EDITABLE = editable_members(MEMBERS, ("description", "metadata"))
 
 
-def parse_initial_state(value: Any, what: str) -> LifecycleState:
+def parse_initial_state(value: Any, subject: str) -> LifecycleState:
     if value not in (LifecycleState.ACTIVE.value, LifecycleState.DRAFT.value):
-        raise Invalid("bad_state.initial", {"what": what})
+        raise Invalid("bad_state.initial", {"subject": subject})
     return LifecycleState(value)
 
 
@@ -89,13 +89,13 @@ def parse_transition(payload: Any) -> tuple[LifecycleState, str | None]:
     return to, None if reason is None else check_text(reason, "reason", 10_000)
 
 
-def find_transition(current: LifecycleState, to: LifecycleState, what: str = "schema") -> Transition:
+def find_transition(current: LifecycleState, to: LifecycleState, subject: str = "schema") -> Transition:
     if transition := TRANSITIONS.get((current, to)):
         return transition
     possible = [end for start, end in TRANSITIONS if start is current]
     raise Unsupported(
         "illegal_transition",
-        {"what": what},
+        {"subject": subject},
         current=str(current),
         to=str(to),
         possible=[str(state) for state in possible],
@@ -111,14 +111,14 @@ def assert_editable(
     state: LifecycleState,
     changed: Set[str],
     editable: Mapping[LifecycleState, Set[str]] = EDITABLE,
-    what: str = "schema",
+    subject: str = "schema",
 ) -> None:
     """Check that the changed members may change in this state. An archived entry is read-only."""
     free = editable[state]
     rejected = sorted(changed - free)
     if rejected or not free:
         key = "read_only_state.some" if free else "read_only_state.all"
-        raise Unsupported(key, {"what": what, "editable": sorted(free)}, state=str(state), members=rejected)
+        raise Unsupported(key, {"subject": subject, "editable": sorted(free)}, state=str(state), members=rejected)
 
 
 def can_be_referenced(state: LifecycleState) -> bool:

@@ -44,7 +44,7 @@ from penstock.core.odata import (
     Value,
     field_names,
     is_never_null,
-    questions,
+    operand_tests,
 )
 from penstock.core.registry.query import WRAPPER_PARAMETER_PREFIX
 from penstock.core.result_schema import ResultField
@@ -155,7 +155,7 @@ class _QueryWrapper:
         )
 
     def filter_sql(self, node: Node, truth: Truth) -> str:
-        """Return SQL that is TRUE where the answer about the condition is yes, and FALSE or NULL elsewhere."""
+        """Return SQL that is TRUE where the test of the condition holds, and FALSE or NULL elsewhere."""
         match node:
             case ODataNot(operand):
                 return self.filter_sql(operand, truth.of_operand)
@@ -164,7 +164,7 @@ class _QueryWrapper:
                 return f"({operator.join(self.filter_sql(part, truth) for part in parts)})"
             case TruthTest(operand):
                 operator = " OR " if truth.swaps_operators else " AND "
-                return f"({operator.join(self.filter_sql(operand, question) for question in questions(node, truth))})"
+                return f"({operator.join(self.filter_sql(operand, test) for test in operand_tests(node, truth))})"
             case ODataLiteral(value):
                 return str(truth.holds(value)).upper()
         test = self.test_sql(node)
@@ -198,7 +198,7 @@ class _QueryWrapper:
                 return self.membership_sql(self.value(left), items)
             case TextMatch(match_kind, whole, part):
                 return f"{_MATCH_FUNCTIONS[match_kind]}({self.value(whole).sql}, {self.value(part).sql})"
-        raise TypeError(f"{node} is no single test")
+        raise TypeError(f"{node} is not a single test")
 
     def comparison_sql(self, op: ODataComparison, operand: Operand, value: Any) -> str:
         if not isinstance(operand.comparison_type, ExactType):

@@ -170,14 +170,14 @@ def _wide_arithmetic(op: ArithmeticOperator, left: str, right: str) -> str:
     else:
         sums = [f"{x} {op.value} {y}" for x, y in zip(a, b, strict=True)]
     not_null = "p.a IS NOT NULL AND p.b IS NOT NULL"
-    return _let(
+    return _bind_value(
         f"{{'a': {left}, 'b': {right}}}",
         "p",
-        f"CASE WHEN {not_null} THEN {_let(_list_sql(sums), 'x', _normalize('x'))} END",
+        f"CASE WHEN {not_null} THEN {_bind_value(_list_sql(sums), 'x', _normalize('x'))} END",
     )
 
 
-def _let(value: str, name: str, result: str) -> str:
+def _bind_value(value: str, name: str, result: str) -> str:
     """Return SQL that evaluates `value` once and binds it to `name` in `result`."""
     return f"list_transform([{value}], lambda {name}: {result})[1]"
 
@@ -203,17 +203,17 @@ def _split(value: str) -> str:
     """Split an integer or a decimal (without its point) into base-10^17 digits."""
     digits = f"CAST(replace(CAST({value} AS VARCHAR), '.', '') AS HUGEINT)"
     sums = ["x % {0}", "x // {0} % {0}", "x // {0} // {0}", *["0"] * (LIMB_COUNT - 3)]
-    split = _let(_list_sql([digit.format(BASE) for digit in sums]), "y", _normalize("y"))
-    return _let(digits, "x", f"CASE WHEN x IS NOT NULL THEN {split} END")
+    split = _bind_value(_list_sql([digit.format(BASE) for digit in sums]), "y", _normalize("y"))
+    return _bind_value(digits, "x", f"CASE WHEN x IS NOT NULL THEN {split} END")
 
 
 def _as_double(value: str, scale: int) -> str:
     zero = _list_sql(split_limbs(0))
     digits = " || ".join(f"lpad(CAST(m[{k + 1}] AS VARCHAR), 17, '0')" for k in range(LIMB_COUNT))
-    text = _let(
+    text = _bind_value(
         f"CASE WHEN n[1] < 0 THEN {_wide_arithmetic(ArithmeticOperator.SUBTRACT, zero, 'n')} ELSE n END", "m", digits
     )
-    return _let(value, "n", f"CAST(CASE WHEN n[1] < 0 THEN '-' ELSE '' END || {text} || 'E-{scale}' AS DOUBLE)")
+    return _bind_value(value, "n", f"CAST(CASE WHEN n[1] < 0 THEN '-' ELSE '' END || {text} || 'E-{scale}' AS DOUBLE)")
 
 
 def _list_sql(parts: Iterable[str | int]) -> str:

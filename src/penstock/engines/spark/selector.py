@@ -203,7 +203,7 @@ def _sum_terms(terms: Sequence[tuple[ArithmeticOperator, SparkColumn]]) -> Spark
             sums = [CALCULATE[sign](total, digit) for total, digit in zip(sums, _lowest_first(row[name]), strict=True)]
         return F.when(_join_balanced(operator.and_, [row[name].isNotNull() for name in names]), _normalize(sums))
 
-    return _let(F.struct(*(term.alias(name) for name, (_, term) in zip(names, terms, strict=True))), result)
+    return _bind_value(F.struct(*(term.alias(name) for name, (_, term) in zip(names, terms, strict=True))), result)
 
 
 def _multiply(left: SparkColumn, right: SparkColumn) -> SparkColumn:
@@ -212,14 +212,14 @@ def _multiply(left: SparkColumn, right: SparkColumn) -> SparkColumn:
         sums = [reduce(operator.add, [a[i] * b[j] for i, j in pairs]) for pairs in products()]
         return F.when(pair["a"].isNotNull() & pair["b"].isNotNull(), _normalize(sums))
 
-    return _let(F.struct(left.alias("a"), right.alias("b")), result)
+    return _bind_value(F.struct(left.alias("a"), right.alias("b")), result)
 
 
 def _lowest_first(number: SparkColumn) -> list[SparkColumn]:
     return [number[LIMB_COUNT - 1 - k].cast(_DECIMAL_38) for k in range(LIMB_COUNT)]
 
 
-def _let(value: SparkColumn, result: Callable[[SparkColumn], SparkColumn]) -> SparkColumn:
+def _bind_value(value: SparkColumn, result: Callable[[SparkColumn], SparkColumn]) -> SparkColumn:
     """Return `result` of a value that is evaluated once."""
     return F.transform(F.array(value), result)[0]
 
@@ -240,7 +240,7 @@ def _normalize(sums: Sequence[SparkColumn]) -> SparkColumn:
         ) - _decimal_literal(HALF)
         return _array([top, *reversed(lower)])
 
-    return _let(F.array(*(digit_sum.cast(_DECIMAL_38) for digit_sum in sums)), result)
+    return _bind_value(F.array(*(digit_sum.cast(_DECIMAL_38) for digit_sum in sums)), result)
 
 
 def _shift(value: SparkColumn, digits: int) -> SparkColumn:
@@ -257,7 +257,7 @@ def _split(value: SparkColumn) -> SparkColumn:
         sums = [low % _decimal_literal(BASE), F.call_function("div", low, _decimal_literal(BASE)), high]
         return F.when(number.isNotNull(), _normalize([*sums, *[_decimal_literal(0)] * (LIMB_COUNT - len(sums))]))
 
-    return _let(digits, result)
+    return _bind_value(digits, result)
 
 
 def _as_double(value: SparkColumn, scale: int) -> SparkColumn:
@@ -269,9 +269,9 @@ def _as_double(value: SparkColumn, scale: int) -> SparkColumn:
     def result(number: SparkColumn) -> SparkColumn:
         positive = F.when(number[0] < 0, _sum_terms([(ArithmeticOperator.SUBTRACT, number)]))
         sign = F.when(number[0] < 0, F.lit("-")).otherwise(F.lit(""))
-        return F.concat(sign, _let(positive.otherwise(number), text)).cast(st.DoubleType())
+        return F.concat(sign, _bind_value(positive.otherwise(number), text)).cast(st.DoubleType())
 
-    return _let(value, result)
+    return _bind_value(value, result)
 
 
 def _array(parts: Iterable[SparkColumn]) -> SparkColumn:

@@ -33,7 +33,7 @@ def take_page(reader: pa.RecordBatchReader, skip: int, top: int, max_bytes: int)
     Returns:
         the rows, and whether more rows follow
     """
-    taken: list[pa.RecordBatch] = []
+    batches: list[pa.RecordBatch] = []
     for batch in reader:
         start = min(skip, batch.num_rows)
         skip -= start
@@ -41,16 +41,16 @@ def take_page(reader: pa.RecordBatchReader, skip: int, top: int, max_bytes: int)
         if not rest.num_rows:
             continue
         if top == 0 or max_bytes <= 0:
-            return taken, True
-        fitting = max(0 if taken else 1, max_bytes * rest.num_rows // max(rest.nbytes, 1))
+            return batches, True
+        fitting = max(0 if batches else 1, max_bytes * rest.num_rows // max(rest.nbytes, 1))
         part = rest.slice(0, min(top, fitting))
         if part.num_rows:
-            taken.append(part)
+            batches.append(part)
         if part.num_rows < rest.num_rows:
-            return taken, True
+            return batches, True
         top -= part.num_rows
         max_bytes -= part.nbytes
-    return taken, False
+    return batches, False
 
 
 def rows_response(

@@ -39,7 +39,7 @@ _UNREADABLE = "bad_token.unreadable"
 class _Verified:
     caller: Caller
     at: float
-    until: float  # after it the token is verified again: its key may be gone
+    until: float  # after it the token is verified again: its key may have been removed
 
 
 class TokenVerifier:

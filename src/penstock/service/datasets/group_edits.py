@@ -77,14 +77,14 @@ class EditService:
         """Take the next group from a queue: in order, without a common row or key, with one schema."""
         group: list[_QueuedEdit] = []
         later: list[_QueuedEdit] = []
-        taken: set[int | str] = set()  # row ids and keys of the group and of the edits that stay in the queue
+        grouped: set[int | str] = set()  # row ids and keys of the group and of the edits that stay in the queue
         schema: pa.Schema | None = None
         free_rows, free_bytes = _MAX_GROUP_ROWS, _GROUP_SIZE_FACTOR * self._small_bytes
         while queue and len(group) < self._max_group_size and free_rows > 0 and free_bytes > 0:
             edit = queue.popleft()
             own = {*edit.ids.to_pylist(), edit.key}
             fits = schema is None or edit.rows is None or edit.rows.schema.equals(schema)
-            if not fits or not taken.isdisjoint(own):
+            if not fits or not grouped.isdisjoint(own):
                 later.append(edit)
             elif edit.done.set_running_or_notify_cancel():
                 group.append(edit)
@@ -92,7 +92,7 @@ class EditService:
                 free_rows, free_bytes = free_rows - len(edit.ids), free_bytes - edit.bytes
             else:
                 continue
-            taken |= own
+            grouped |= own
         queue.extendleft(reversed(later))
         return group
 

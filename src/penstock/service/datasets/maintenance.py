@@ -1,7 +1,7 @@
 """Compact the datasets of all tenants by policy, in a thread of a worker.
 
 A pass visits every tenant whose data is in the store. Of several workers, one at a time maintains a tenant: it holds a
-writer lease with the role `maintenance`, under which its files are written. If the worker dies, another one ends the
+writer lease with the role `maintenance`, under which its files are written. If the worker ends unexpectedly, another one ends the
 lease after a few minutes without a heartbeat, and the dead worker's step can never be committed.
 """
 

@@ -229,7 +229,7 @@ class StagingArea:
         db, caller, lease, key = self._ws.db, self._caller, self._lease, self._key
         return self._commit_files(
             lambda: catalog_commit.commit(
-                db, caller, changes, lease=lease, key=key, lock_owner=lock_holder, on_commit=on_commit
+                db, caller, changes, lease=lease, key=key, lock_holder=lock_holder, on_commit=on_commit
             ),
             lambda receipt: not receipt.replayed,  # a replay means that the first request committed files of its own
         )
@@ -243,7 +243,7 @@ class StagingArea:
         """
         return self._commit_files(
             lambda: catalog_commit.group_commit(
-                self._ws.db, self._caller, change, members, lease=self._lease, lock_owner=lock_holder
+                self._ws.db, self._caller, change, members, lease=self._lease, lock_holder=lock_holder
             ),
             lambda receipts: all(isinstance(r, Receipt) and not r.replayed for r in receipts.values()),
         )

@@ -199,8 +199,8 @@ def _sweep_orphans(
     """
     candidates = {path: (lease, size) for path, size in ws.store.files(folder) if (lease := parse_lease(path))}
     with ws.db.read(caller) as tx:
-        held = retention.registered_paths(tx, list(candidates))
-        orphans = {path: owner for path, owner in candidates.items() if path not in held}
+        registered = retention.registered_paths(tx, list(candidates))
+        orphans = {path: owner for path, owner in candidates.items() if path not in registered}
         writers = list({lease for lease, _ in orphans.values()})
         dead = writer_leases.find_ended(tx, writers, stale_before=None if report.done else stale_since)
         foreign = writer_leases.find_unknown(tx, writers)

@@ -344,10 +344,10 @@ class _Execution:
 
     def _output_change(self, plan: PipelinePlan, working: DatasetOverlay, goal: UUID) -> Change:
         """Return the change that writes the working rows to the output dataset. Existing files are linked, not copied."""
-        made, name = working.change(), plan.pipeline.output
+        change, name = working.change(), plan.pipeline.output
         assert name is not None
         committed = [file for file in working.files(stats=True) if file.number]
-        added = (*self._stage.link(working.location, committed), *made.added)
+        added = (*self._stage.link(working.location, committed), *change.added)
         counts = Counts(inserted=sum(file.live_rows for file in added))
         if plan.output is None:
             creation = NewDataset(name)

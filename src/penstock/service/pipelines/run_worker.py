@@ -206,7 +206,7 @@ class RunWorker:
             self._change.wait_for(lambda: not self._attempts and not self._claiming, grace_seconds)
             self._stop = run_attempt.stopped_error()
             if self._attempts:
-                _log.warning("stopping the running runs", extra={"facts": {"runs": len(self._attempts)}})
+                _log.warning("stopping active runs", extra={"facts": {"runs": len(self._attempts)}})
             for attempt in self._attempts:
                 attempt.stop = attempt.stop or self._stop
         for thread in self._threads:

@@ -114,7 +114,7 @@ class QueryExecutor:
 
         Raises:
             NotFound: the query does not exist
-            Unsupported: the state of the query does not allow execution, or its result schema is gone
+            Unsupported: the state of the query does not allow execution, or its result schema does not exist
         """
         caller.require(Role.VIEWER)
         with self._ws.db.read(caller) as tx:

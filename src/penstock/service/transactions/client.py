@@ -15,7 +15,7 @@ from uuid import UUID
 from penstock.catalog import client_transactions, receipts
 from penstock.catalog.database import CatalogTransaction
 from penstock.core.caller import Caller, Role
-from penstock.core.dataset.changes import GENERATED_KEY_PREFIX, Change, Receipt
+from penstock.core.dataset.changes import GENERATED_KEY_PREFIX, Change, Receipt, mark_replayed
 from penstock.core.dataset.transaction_state import TransactionRecord, TransactionState
 from penstock.core.names import DatasetName
 from penstock.errors import CommitStateUnknown, Conflict, Forbidden, Invalid, PenstockError, Unavailable, Unsupported
@@ -308,7 +308,7 @@ class ClientTransactions:
         if record.receipt is None:
             return None
         receipt = receipts.find_receipt(self._ws.db, caller, record.receipt)
-        return receipt and receipt.as_replay()
+        return receipt and mark_replayed(receipt)
 
     def _end(
         self, caller: Caller, transaction: UUID, state: TransactionState, *, judged: TransactionRecord | None = None

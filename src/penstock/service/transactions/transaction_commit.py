@@ -10,7 +10,7 @@ from penstock.service.datasets.row_edits import relocate
 from penstock.service.datasets.staging import StagingArea
 from penstock.service.workspace import Workspace
 
-_MAX_RELOCATIONS = 20  # of one commit, while compaction goes on
+_MAX_RELOCATIONS = 20  # of one commit, while compaction continues
 
 
 def commit_changes(

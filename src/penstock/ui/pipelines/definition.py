@@ -140,17 +140,17 @@ def add_operation(pipeline: Any, new: Mapping[str, Any]) -> dict[str, Any] | Non
     return {**pipeline, "operations": [*operations, last]}
 
 
-def diff_lines(theirs: str, mine: str) -> list[tuple[str, str]]:
+def diff_lines(stored_text: str, edited_text: str) -> list[tuple[str, str]]:
     """Compare two texts line by line, with two lines of context.
 
     Returns:
-        Signs and lines: `-` only theirs, `+` only mine, ` ` both, `…` for omitted lines.
+        Signs and lines: `-` only stored, `+` only edited, ` ` both, `…` for omitted lines.
     """
-    return list(_iterate_diff(theirs, mine))
+    return list(_iterate_diff(stored_text, edited_text))
 
 
-def _iterate_diff(theirs: str, mine: str) -> Iterator[tuple[str, str]]:
-    lines = list(difflib.unified_diff(theirs.splitlines(), mine.splitlines(), lineterm="", n=2))[2:]
+def _iterate_diff(stored_text: str, edited_text: str) -> Iterator[tuple[str, str]]:
+    lines = list(difflib.unified_diff(stored_text.splitlines(), edited_text.splitlines(), lineterm="", n=2))[2:]
     for number, line in enumerate(lines):
         if not line.startswith("@@"):
             yield line[0], line[1:]

@@ -98,15 +98,15 @@ class _PipelineActions:
                 await self._accept_stored(saved, text)
                 notify(f"Saved as version {saved['version']}.")
                 return True
-            theirs = await self._session.api.get(self._path)
+            stored = await self._session.api.get(self._path)
             match await _ask_conflict(
-                definition.format_pipeline(theirs), definition.format_as_stored(value), theirs["version"]
+                definition.format_pipeline(stored), definition.format_as_stored(value), stored["version"]
             ):
-                case "mine":
-                    version = theirs["version"]
-                case "theirs":
-                    await self._accept_stored(theirs, self._editor.text)
-                    notify(f"Loaded version {theirs['version']}, which another user saved.")
+                case "overwrite":
+                    version = stored["version"]
+                case "load":
+                    await self._accept_stored(stored, self._editor.text)
+                    notify(f"Loaded version {stored['version']}, which another user saved.")
                     return False
                 case _:
                     return False
@@ -127,9 +127,11 @@ def _describe(stored: dict[str, Any]) -> str:
     return f"Version {stored['version']} · changed {formatting.format_age(stored['updated_at'])}"
 
 
-async def _ask_conflict(theirs: str, mine: str, version: int) -> str | None:
+async def _ask_conflict(stored_text: str, edited_text: str, version: int) -> str | None:
     """Show the differences to the version of another user, and ask which one to keep."""
-    lines = await asyncio.to_thread(definition.diff_lines, theirs, mine)  # in a thread: long texts take a while
+    lines = await asyncio.to_thread(
+        definition.diff_lines, stored_text, edited_text
+    )  # in a thread: long texts take seconds and would block the event loop
     with ui.dialog() as dialog, ui.card().classes("w-full max-w-3xl"):
         subheading("Another user changed this pipeline")
         ui.label(
@@ -146,8 +148,8 @@ async def _ask_conflict(theirs: str, mine: str, version: int) -> str | None:
                 ui.label(f"{formatting.format_count(omitted, 'more line')}").classes("quiet")
         with ui.row().classes("w-full justify-end"):
             _add_button(dialog, "Keep editing", None, "flat")
-            _add_button(dialog, "Load theirs", "theirs", "outline")
-            _add_button(dialog, "Overwrite with mine", "mine", "unelevated color=negative")
+            _add_button(dialog, "Load theirs", "load", "outline")
+            _add_button(dialog, "Overwrite with mine", "overwrite", "unelevated color=negative")
     try:
         chosen: str | None = await dialog
         return chosen

@@ -123,7 +123,9 @@ class PipelineEditor:
             self._state.text = "Unsaved changes" if self._is_guarded else ""
 
     async def _find_errors(self, text: str) -> list[LocatedError]:
-        parsed = await asyncio.to_thread(definition.parse_text, text)  # in a thread: a long text takes a while
+        parsed = await asyncio.to_thread(
+            definition.parse_text, text
+        )  # in a thread: a long text takes seconds and would block the event loop
         if isinstance(parsed, LocatedError):
             return [parsed]
         try:

@@ -201,7 +201,9 @@ class RunPanel:
         if url:
             return None
         names = [field["name"] for field in self._fields if not rows or field["name"] in rows[0]]
-        return await asyncio.to_thread(writer, names, rows)  # in a thread: many rows take a while
+        return await asyncio.to_thread(
+            writer, names, rows
+        )  # in a thread: many rows take seconds and would block the event loop
 
     def _set_status(self, text: str) -> None:
         if not self._button.is_deleted:

@@ -166,15 +166,15 @@ class QueryForm:
         finally:
             self._button.set_enabled(True)
 
-    async def _resolve_conflict(self, mine: dict[str, Any]) -> None:
+    async def _resolve_conflict(self, edited: dict[str, Any]) -> None:
         """Ask how to resolve a conflict with another user's change."""
         assert self._query is not None
-        theirs = await self._session.api.get(f"/queries/{path_segment(self._query['id'])}")
+        stored = await self._session.api.get(f"/queries/{path_segment(self._query['id'])}")
         match await _ask_conflict(
-            diff_members(self._query, mine), diff_members(self._query, theirs), theirs["version"]
+            diff_members(self._query, edited), diff_members(self._query, stored), stored["version"]
         ):
             case QueryConflictChoice.OVERWRITE:
-                await self.save(theirs["version"])
+                await self.save(stored["version"])
             case QueryConflictChoice.RELOAD:
                 await leave_page()
 
@@ -213,7 +213,9 @@ class QueryForm:
         self._editor.clear_errors()
 
 
-async def _ask_conflict(mine: list[MemberDiff], theirs: list[MemberDiff], version: int) -> QueryConflictChoice | None:
+async def _ask_conflict(
+    own_diffs: list[MemberDiff], stored_diffs: list[MemberDiff], version: int
+) -> QueryConflictChoice | None:
     title = "Another user changed this query"
     with with_label(ui.dialog(), title) as dialog, ui.card().classes("w-full max-w-2xl"):
         ui.label(title).classes("text-lg").props('role=heading aria-level="2"')
@@ -223,7 +225,7 @@ async def _ask_conflict(mine: list[MemberDiff], theirs: list[MemberDiff], versio
             .classes("w-full grid grid-cols-1 sm:grid-cols-2 gap-4 overflow-auto")
             .style("max-height: 60vh")
         ):
-            for title, diffs in (("Your changes", mine), ("Their changes", theirs)):
+            for title, diffs in (("Your changes", own_diffs), ("Their changes", stored_diffs)):
                 with ui.column().classes("min-w-0 gap-1"):
                     ui.label(title).classes("font-medium").props('role=heading aria-level="3"')
                     show_diffs(diffs)

@@ -131,13 +131,13 @@ async def infer_schema(
 
 
 async def resolve_conflict(
-    base: Mapping[str, Any], mine: Mapping[str, Any], current: Mapping[str, Any], newest: Mapping[str, Any]
+    base: Mapping[str, Any], edited: Mapping[str, Any], current: Mapping[str, Any], newest: Mapping[str, Any]
 ) -> SchemaConflictChoice | None:
     """Show the changes of both users, and ask which ones to keep.
 
     Args:
         base: The schema as it was loaded.
-        mine: The user's changes.
+        edited: The user's changes.
         current: The schema as it is stored now.
         newest: The newest version with its author.
 
@@ -150,7 +150,7 @@ async def resolve_conflict(
             f"{formatting.format_age(newest['changed_at'])}."
         ).classes("break-anywhere")
         with ui.row().classes("w-full items-start gap-4"):
-            _show_side("Your changes", diff_text.diff_entities(base, mine))
+            _show_side("Your changes", diff_text.diff_entities(base, edited))
             _show_side("Their changes", diff_text.diff_entities(base, current))
         ui.label("Reload discards your changes. Overwrite replaces their changes, which stay in the history.").classes(
             "quiet"

@@ -135,9 +135,9 @@ def parse_form(text: str) -> SchemaFormData:
     return to_form_data(entity)
 
 
-def parse_pasted_json(text: str, what: str) -> Any:
-    """Parse JSON that a user pasted. `what` names the text in error messages."""
-    return parse_json_bytes(text.encode("utf-8", "surrogatepass"), what)
+def parse_pasted_json(text: str, subject: str) -> Any:
+    """Parse JSON that a user pasted. `subject` names the text in error messages."""
+    return parse_json_bytes(text.encode("utf-8", "surrogatepass"), subject)
 
 
 def _errors(entity: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@
         rows = process.run(after=" AS q ORDER BY total LIMIT 100", parameters={"day": date(2026, 1, 1)})
         rows.schema, rows.table()
 
-A fork server keeps processes ready. It is started on first use, and again if it dies.
+A fork server keeps processes ready. It is started on first use, and again if it has ended.
 """
 
 import json
@@ -115,7 +115,7 @@ class Sandbox:
 
     def _take_process(self) -> tuple["_ForkServerClient", int, socket.socket, int]:
         with self._lock:
-            for _ in range(2):  # the fork server may have died since its last use
+            for _ in range(2):  # the fork server may have ended since its last use
                 if self._closed:
                     break
                 self._fork_server = fork_server = self._fork_server or _ForkServerClient(
