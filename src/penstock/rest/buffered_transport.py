@@ -48,7 +48,7 @@ class BufferedTransport:
             self._loop.call_later(self._close_seconds, self.abort)
 
     def abort(self) -> None:
-        """Close the connection at once. Also the system discards what the client has not received."""
+        """Close the connection at once. The system also discards the data that the client has not received."""
         connection: socket.socket | None = self.transport.get_extra_info("socket")
         if connection is not None and connection.fileno() >= 0:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DISCARD_AT_CLOSE)
@@ -60,7 +60,7 @@ class BufferedTransport:
             self.write(part)
 
     def write_eof(self) -> None:
-        """Close the write end after what was written."""
+        """Send the collected data, then close the write end."""
         self.flush()
         self.transport.write_eof()
 

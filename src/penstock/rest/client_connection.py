@@ -33,7 +33,7 @@ def disconnect_receiver(scope: Scope, receive: Receive) -> Receive:
 
 
 async def abort(scope: Scope, receive: Receive) -> None:
-    """Close the connection without sending what it buffers, and wait until the server has noticed."""
+    """Close the connection without sending its buffered data, and wait until the server has noticed."""
     abort_connection: Callable[[], None] | None = scope.get(ABORT_KEY)
     if abort_connection:
         abort_connection()

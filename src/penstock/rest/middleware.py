@@ -177,7 +177,7 @@ class _Exchange:
         return message
 
     async def wait_for_disconnect(self) -> None:
-        """Return when the client has disconnected. What it still sends is discarded, and extends no deadline."""
+        """Return when the client has disconnected. Data that it still sends is discarded, and extends no deadline."""
         while not self._closed and (await self._receive())["type"] != "http.disconnect":
             pass
 

@@ -201,11 +201,11 @@ class _Job:
 
 def _protocol(limits: HttpLimits) -> type[asyncio.Protocol]:
     header_seconds, max_header_bytes = limits.header_timeout_seconds, limits.max_header_bytes
-    # The middleware notices a stalled client first, and records it; this timer covers what is written after a response.
+    # The middleware notices a stalled client first, and records it; this timer covers data that is written after a response.
     stall_seconds = limits.response_timeout_seconds + _STALL_MARGIN_SECONDS
 
     class Protocol(HttpToolsProtocol):
-        """Bound the size and the time of request headers, and the time in which a client receives what is written.
+        """Bound the size and the time of request headers, and the time in which a client receives written data.
 
         Malformed requests are answered with a problem document.
         """
