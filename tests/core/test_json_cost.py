@@ -2,12 +2,16 @@
 
 import json
 import sys
+import tracemalloc
 from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from penstock.core.payload.json_cost import check_json_cost, estimate_json
+from penstock.core.payload import json_cost
+from penstock.core.payload.json_cost import check_json_cost, estimate_json, has_more_values
 from penstock.errors import Invalid
 
 
@@ -77,3 +81,35 @@ def test_check_json_cost_does_not_count_characters_of_strings() -> None:
     text = json.dumps({"sql": 'SELECT "a", [1, {2}]: ' * 10_000}).encode()
     assert estimate_json(text).values > 10_000
     assert check_json_cost(text, 10).bytes >= len(text)
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.integers() | st.text(st.sampled_from('ab"\\{}[],: é'), max_size=12),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=4),
+    max_leaves=30,
+)
+
+
+@given(JSON_VALUES, st.integers(1, 9), st.sampled_from([(",", ":"), (", ", ": ")]))
+def test_has_more_values_is_independent_of_the_block_size(
+    value: Any, block_bytes: int, separators: tuple[str, str]
+) -> None:
+    text = json.dumps([value, 1, 2, 3], separators=separators).encode()
+    counts = []
+    for size in (block_bytes, 1 << 20):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(json_cost, "_BLOCK_BYTES", size)
+            counts.append(sum(estimate_json(part).values - 1 for part in json_cost._texts_without_strings(text)))
+    assert counts[0] == counts[1]
+
+
+def test_has_more_values_takes_little_memory_beside_the_text() -> None:
+    text = b'{"rows": [' + b'{"a": "{,}"},' * 300_000 + b"{}]}"
+    assert len(text) > 3_900_000
+    tracemalloc.start()
+    try:
+        assert has_more_values(text, 800_000)
+        assert not has_more_values(text, 1_300_000)
+        assert tracemalloc.get_traced_memory()[1] < 2 << 20
+    finally:
+        tracemalloc.stop()

@@ -18,6 +18,7 @@ from penstock.rest.requests import media_types
 from penstock.service.memory_budget import Reservation
 
 _WRITE_BYTES = 1 << 20
+_BODY_COPIES = 2  # its parts, and the whole
 _INLINE_BYTES = 32 << 10  # a smaller body takes less time than passing it to a thread
 _MAX_EMPTY_BODY_BYTES = 1 << 10
 
@@ -46,17 +47,19 @@ def receive_json(*accepted: str, role: Role = Role.VIEWER) -> Callable[..., Asyn
 
 
 async def _read_json(request: Request, reservation: Reservation) -> bytes:
-    body = bytearray()
+    chunks = list[bytes]()
     async for chunk in request.stream():
-        reservation.grow(len(chunk))
-        body += chunk
+        reservation.grow(_BODY_COPIES * len(chunk))
+        chunks.append(chunk)
+    body = b"".join(chunks)
+    chunks.clear()
     limit = context_of(request).limits.max_json_values
     if len(body) < _INLINE_BYTES:
-        cost = json_cost.check_json_cost(bytes(body), limit)
+        cost = json_cost.check_json_cost(body, limit)
     else:
-        cost = await anyio.to_thread.run_sync(json_cost.check_json_cost, bytes(body), limit)
-    reservation.grow(cost.bytes)
-    return bytes(body)
+        cost = await anyio.to_thread.run_sync(json_cost.check_json_cost, body, limit)
+    reservation.grow(max(cost.bytes - reservation.size, 0))
+    return body
 
 
 Body = Annotated[bytes, Depends(receive_json(media_types.JSON))]
