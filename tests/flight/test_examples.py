@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 
 import penstock
-from conftest import not_tested
+from conftest import skip_untested
 from flight.raw_client import OTHER, SECRET, TENANT, token
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "flight"
@@ -67,16 +67,16 @@ def _check_output(command: Sequence[str], address: str, tenant: UUID) -> None:
 def _compiled(folder: Path) -> str:
     what = "the Flight client in Go was not run"
     if (go := shutil.which("go")) is None:
-        not_tested(what, "Go is not installed (https://go.dev/dl)")
+        skip_untested(what, "Go is not installed (https://go.dev/dl)")
     module, env = EXAMPLES / "go", {**os.environ, **GO}
     try:
         fetched = subprocess.run(
             [go, "mod", "download"], cwd=module, env=env, capture_output=True, text=True, timeout=FETCHED_WITHIN
         )
     except subprocess.TimeoutExpired:
-        not_tested(what, f"Go's modules were not fetched within {FETCHED_WITHIN} seconds")
+        skip_untested(what, f"Go's modules were not fetched within {FETCHED_WITHIN} seconds")
     if fetched.returncode:
-        not_tested(what, f"Go's modules cannot be fetched ({_first_line(fetched.stderr)})")
+        skip_untested(what, f"Go's modules cannot be fetched ({_first_line(fetched.stderr)})")
     program = folder / "flight"
     built = subprocess.run([go, "build", "-o", str(program), "."], cwd=module, env=env, capture_output=True, text=True)
     assert built.returncode == 0, built.stderr
