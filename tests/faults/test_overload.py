@@ -1,4 +1,4 @@
-"""One tenant attacks a server; another tenant is served, and the memory of the server stays bounded."""
+"""One tenant attacks a server: the server still serves another tenant, and its memory stays bounded."""
 
 import threading
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from faults.attacks import ABANDONED, ATTACKS, HELD, Attacker
 from faults.bystander import Bystander
 from faults.overload_server import MIB, REQUEST_MEMORY, MemorySampler, OverloadServer, overload_server, wait_for
 
-_REFUSALS = {"400", "401", "403", "404", "408", "409", "413", "414", "415", "429", "431", "503"}
+_REJECTIONS = {"400", "401", "403", "404", "408", "409", "413", "414", "415", "429", "431", "503"}
 _SUCCESSES = {"200", "201", "202", "OK", HELD, ABANDONED}
 _CODES = {
     "INVALID_ARGUMENT", "UNAUTHENTICATED", "PERMISSION_DENIED", "NOT_FOUND", "ALREADY_EXISTS", "ABORTED",
@@ -71,7 +71,9 @@ def test_overload_by_one_tenant_leaves_another_tenant_served(
             thread.join()
         attacked_server.wait_until_idle()
     assert attacker.outcomes, "no request was sent"
-    unexpected = {outcome for outcome in attacker.outcomes if outcome.split()[0] not in _SUCCESSES | _REFUSALS | _CODES}
+    unexpected = {
+        outcome for outcome in attacker.outcomes if outcome.split()[0] not in _SUCCESSES | _REJECTIONS | _CODES
+    }
     assert unexpected == set(), attacker.outcomes
     bound = start_bytes + REQUEST_MEMORY + attack.working_bytes + _OVERHEAD_BYTES
     assert sampler.peak_bytes <= bound, (sampler.peak_bytes // MIB, bound // MIB, attacker.outcomes)
