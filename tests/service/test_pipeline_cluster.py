@@ -109,8 +109,8 @@ def test_pipeline_survives_loss_of_worker_and_executors(tmp_path: Path) -> None:
             before = set(events[index - 1]["executors"])
             assert len(before) == spark_sessions.WORKERS - number + 1  # the driver is an executor in this list
             assert any(
-                result["operation"] == number and before - set(result["executors"]) and exited(result)
-                for result in events[index:-1]
+                event["operation"] == number and before - set(event["executors"]) and remaining_tasks(event)
+                for event in events[index:-1]
             ), f"operation {number} ended before it lost an executor"
         assert without_times(events[-1]["results"]) == without_times(expected.results)
         assert (remote.version, remote.num_rows) == (local.version, local.num_rows) == (2, 120_000 + ACCOUNTS)
@@ -171,14 +171,14 @@ def applications(cluster: spark_sessions.Cluster) -> set[str]:
     """Return the names of all applications of the master."""
     with urllib.request.urlopen(f"{cluster.url}/json/", timeout=10) as http_response:
         response = json.load(http_response)
-    return {result["name"] for result in response["activeapps"] + response["completedapps"]}
+    return {application["name"] for application in response["activeapps"] + response["completedapps"]}
 
 
 def during_operation(response: dict[str, Any]) -> bool:
-    return bool(response["tasks_done"] and exited(response) > response["tasks"] / 3)
+    return bool(response["tasks_done"] and remaining_tasks(response) > response["tasks"] / 3)
 
 
-def exited(response: dict[str, Any]) -> int:
+def remaining_tasks(response: dict[str, Any]) -> int:
     return int(response["tasks"] - response["tasks_done"])
 
 
@@ -231,10 +231,10 @@ def main(definition: str) -> None:
 
     def print_event(progress: Progress) -> None:
         context = SparkContext._active_spark_context
-        running_pids = context.statusTracker().getExecutorInfos() if context else []
-        response = {"operation": progress.operation, "tasks": progress.tasks, "tasks_done": progress.tasks_done}
+        executors = context.statusTracker().getExecutorInfos() if context else []
+        event = {"operation": progress.operation, "tasks": progress.tasks, "tasks_done": progress.tasks_done}
         print(
-            json.dumps({**response, "executors": [f"{result.host}:{result.port}" for result in running_pids]}),
+            json.dumps({**event, "executors": [f"{executor.host}:{executor.port}" for executor in executors]}),
             flush=True,
         )
 

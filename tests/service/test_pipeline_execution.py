@@ -83,9 +83,9 @@ def test_operation_response_matches_contract(shared: tuple[Lake, dict[str, Datas
     except PenstockError as error:
         response = error_response(error)
         if error.reason == "bad_pipeline":  # reported with all other errors, by JSON pointer
-            (entry,) = error.context["errors"]
-            inner = {"pointer": entry.pop("pointer").removeprefix("/operations/0")}
-            response = {"error": {**entry, "details": {**inner, **entry["details"]}}}
+            (listed_error,) = error.context["errors"]
+            inner = {"pointer": listed_error.pop("pointer").removeprefix("/operations/0")}
+            response = {"error": {**listed_error, "details": {**inner, **listed_error["details"]}}}
     assert operation_cases.normalize_response(dict(response), ids) == case.response
     assert operation_cases.added_rows(before, working.to_arrow().to_pylist()) == sorted(case.rows or [], key=str)
     assert working.version == (2 if case.rows else 1)

@@ -149,7 +149,7 @@ REJECTED: dict[str, tuple[list[int], list[tuple[Any, Any]] | None, type[Penstock
         "row_count_mismatch",
         "row_ids count (1) does not match input rows (2)",
     ),
-    "an id twice": (
+    "a duplicate id": (
         [4, 3, 1, 3, 4],
         [(1, "x")] * 5,
         Invalid,

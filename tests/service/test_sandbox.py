@@ -216,7 +216,7 @@ RESULT_CASES: dict[str, tuple[str, list[dict[str, Any]]]] = {
     "a text that looks like SQL": ("SELECT 'x'') AS q; DROP' AS n", [{"n": "x') AS q; DROP"}]),
     "a fixed number of enumerations": ("SELECT array_value('x'::ENUM('x'), 'x'::ENUM('x')) AS l", [{"l": ["x", "x"]}]),
     "an enumeration": ("SELECT 'a'::ENUM('a', 'b') AS n, ['b'::ENUM('b')] AS l", [{"n": "a", "l": ["b"]}]),
-    "a column whose name is odd": ('SELECT 1 AS "a "" ) ;-- é"', [{'a " ) ;-- é': 1}]),
+    "an unusual column name": ('SELECT 1 AS "a "" ) ;-- é"', [{'a " ) ;-- é': 1}]),
     "functions that make rows": ("SELECT n FROM unnest([5]) u(n), range(1), generate_series(1, 1)", [{"n": 5}]),
     "a pivot": ("FROM (SELECT 1 AS k, 2 AS v) PIVOT (sum(v)::INT FOR k IN (1))", [{"1": 2}]),
     "NaN is above all numbers": ("SELECT id AS n FROM finance.tx WHERE ratio > 1 ORDER BY 1", [{"n": 2}, {"n": 4}]),
