@@ -44,7 +44,7 @@ class Measurement:
 
 
 def measure(report: Report, numbers: Numbers, folder: Path) -> None:
-    with overload_server(folder) as server:
+    with overload_server(folder, "--no-ui") as server:
         bystander, attacker = Bystander(server), Attacker(server, numbers.scale)
         bystander.prepare()
         attacker.prepare()

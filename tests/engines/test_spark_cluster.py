@@ -77,7 +77,7 @@ def test_merge_on_a_cluster_reads_and_writes_deletion_vectors(
     updated = len(source.keys() & (before.keys() - deleted))
     with penstock.open(tmp_path / "lake") as lake:
         for mode in (EditMode.MARK, EditMode.REWRITE):
-            dataset = lake[f"cluster.{mode.value}"]
+            dataset = lake.dataset(f"cluster.{mode.value}")
             assert result["stats"][mode.value] == {
                 "inserted": len(source) - updated,
                 "updated": updated,
@@ -153,7 +153,7 @@ def merge_datasets(session: Any, source: str, lake_folder: str) -> dict[str, Any
     with penstock.open(lake_folder) as lake:
         for mode in (EditMode.MARK, EditMode.REWRITE):
             lake._workspace.edit_policy = EditPolicy(mode)
-            target = lake[f"cluster.{mode.value}"]
+            target = lake.dataset(f"cluster.{mode.value}")
             stats[mode.value] = target.merge(source, key_columns="id", engine="spark", spark=session).stats
     return stats
 

@@ -53,6 +53,10 @@ class OverloadServer:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(status.partition("RssAnon:")[2].split()[0]) << 10
 
+    def open_files(self) -> int:
+        """Return the number of open files and connections of the process."""
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
     def gauges(self) -> dict[str, float]:
         """Return the gauges of requests and their memory."""
         with urllib.request.urlopen(f"http://{self.http}/metrics", timeout=TIMEOUT_SECONDS) as response:
@@ -93,17 +97,23 @@ class MemorySampler:
 
 
 @contextmanager
-def overload_server(folder: Path) -> Iterator[OverloadServer]:
-    """Start a server for REST and Flight in a separate process, without runs, which would start Spark."""
+def overload_server(folder: Path, *options: str, **settings: str) -> Iterator[OverloadServer]:
+    """Start a server for REST and Flight in a separate process, without runs, which would start Spark.
+
+    Args:
+        folder: the folder of the workspace and of the log
+        options: further options of `penstock serve`
+        settings: further settings
+    """
     penstock.open(folder / "lake", create=True).close()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
-    options = ("--workspace", "lake", "--http-port", "0", "--flight-port", "0", "--no-ui", "--no-runs")
+    arguments = ("--workspace", "lake", "--http-port", "0", "--flight-port", "0", "--no-runs", *options)
     log = folder / "serve.log"  # a pipe would fill up
     with log.open("w") as error:
         process = subprocess.Popen(
-            [sys.executable, "-c", _START, "serve", *options],
+            [sys.executable, "-c", _START, "serve", *arguments],
             cwd=folder,
-            env={**environment, **SETTINGS},
+            env={**environment, **SETTINGS, **settings},
             stdout=subprocess.PIPE,
             stderr=error,
             text=True,

@@ -1,13 +1,27 @@
 """One tenant attacks a server: the server still serves another tenant, and its memory stays bounded."""
 
 import threading
+import urllib.error
+import urllib.request
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
-from faults.attacks import ABANDONED, ATTACKS, HELD, Attacker
+from faults.attacks import ABANDONED, ARROW, ATTACKS, HELD, Attacker
 from faults.bystander import Bystander
-from faults.overload_server import MIB, REQUEST_MEMORY, MemorySampler, OverloadServer, overload_server, wait_for
+from faults.overload_server import (
+    MIB,
+    REQUEST_MEMORY,
+    TIMEOUT_SECONDS,
+    MemorySampler,
+    OverloadServer,
+    overload_server,
+    wait_for,
+)
 
 _REJECTIONS = {"400", "401", "403", "404", "408", "409", "413", "414", "415", "429", "431", "503"}
 _SUCCESSES = {"200", "201", "202", "OK", HELD, ABANDONED}
@@ -23,7 +37,7 @@ _OVERHEAD_BYTES = 160 * MIB
 
 @pytest.fixture(scope="module")
 def attacked_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OverloadServer]:
-    with overload_server(tmp_path_factory.mktemp("overload")) as server:
+    with overload_server(tmp_path_factory.mktemp("overload"), "--no-ui") as server:
         yield server
 
 
@@ -92,3 +106,50 @@ def test_overload_leaves_no_memory_behind(attacked_server: OverloadServer, idle_
 
 def test_overload_logs_no_unexpected_exception(attacked_server: OverloadServer) -> None:
     assert [line for line in attacked_server.log_lines() if line["level"] in ("error", "critical")] == []
+
+
+def test_readers_that_stall_until_the_server_aborts_leave_no_memory_and_no_connection(tmp_path: Path) -> None:
+    """The clients do not close the connections: the server must release the responses that they do not receive."""
+    settings = {"PENSTOCK_HTTP_ANSWER_SECONDS": "5"}
+    with overload_server(tmp_path, "--no-ui", **settings) as server, MemorySampler(server) as sampler:
+        attacker = Attacker(server)
+        attacker.prepare()
+        server.wait_until_idle()
+        start_bytes, start_files = server.memory_bytes(), server.open_files()
+        request = attacker.head("GET", f"/datasets/{attacker.resources['dataset']}/rows", accept=ARROW)
+        page = attacker.head("GET", "/docs/swagger-ui-bundle.js")
+        with ExitStack() as stack:
+            for _ in range(3):
+                for _ in range(50):
+                    stack.enter_context(attacker.connect(request, receive_bytes=4_096))
+                    stack.enter_context(attacker.connect(page * 4, receive_bytes=4_096))
+                # The catalog opens connections, and threads open files, at the same time.
+                wait_for(lambda: server.open_files() <= start_files + 40, server.open_files)
+        server.wait_until_idle()
+        assert sampler.peak_bytes <= start_bytes + REQUEST_MEMORY + _OVERHEAD_BYTES, sampler.peak_bytes // MIB
+        assert [line for line in server.log_lines() if line["level"] in ("error", "critical")] == []
+
+
+def test_pages_that_never_connect_are_rejected_and_other_requests_served(tmp_path: Path) -> None:
+    with overload_server(tmp_path) as server, MemorySampler(server) as sampler:
+        outcomes = Counter[int]()
+
+        def open_page(_n: int) -> None:
+            try:
+                with urllib.request.urlopen(f"http://{server.http}/ui/", timeout=TIMEOUT_SECONDS) as response:
+                    outcomes[response.status] += 1
+            except urllib.error.HTTPError as error:
+                outcomes[error.code] += 1
+
+        open_page(0)
+        start_bytes = server.memory_bytes()
+        with ThreadPoolExecutor(8) as pool:
+            pages = [pool.submit(open_page, n) for n in range(400)]
+            for path in ("/healthz", "/readyz"):
+                with urllib.request.urlopen(f"http://{server.http}{path}", timeout=TIMEOUT_SECONDS) as response:
+                    assert response.status == 200
+            for page in pages:
+                page.result()
+        assert outcomes.keys() == {200, 503}, outcomes
+        assert outcomes[200] < 100, outcomes
+        assert sampler.peak_bytes <= start_bytes + 64 * MIB, sampler.peak_bytes // MIB

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from flight.raw_client import SECRET, TENANT, Raw, served, token
+from flight.raw_client import SECRET, TENANT, RawClient, running_server, token
 from penstock.core.caller import Caller, Role, user_id
 from penstock.flight.context import FlightContext
 from penstock.flight.server import FlightServer
@@ -20,31 +20,31 @@ EVENTS = pa.table(
 
 
 @pytest.fixture
-def local(sqlite_workspace: WorkspaceFixture) -> Iterator[Lake]:
+def local_lake(sqlite_workspace: WorkspaceFixture) -> Iterator[Lake]:
     with sqlite_workspace.open() as opened:
         yield opened
 
 
 @pytest.fixture
-def lake(local: Lake) -> Lake:
+def lake(local_lake: Lake) -> Lake:
     """Open the workspace as the tenant of the tokens: five rows in two versions."""
-    lake = Lake(local._workspace, Caller(TENANT, user_id("", "ada"), "ada", Role.ADMIN), local._folder)
+    lake = Lake(local_lake._workspace, Caller(TENANT, user_id("", "ada"), "ada", Role.ADMIN), local_lake._folder)
     lake.create("analytics.events", EVENTS.slice(0, 3)).append(EVENTS.slice(3))
     return lake
 
 
 @pytest.fixture
-def edge(lake: Lake) -> FlightContext:
+def flight_context(lake: Lake) -> FlightContext:
     return FlightContext(lake._workspace, TokenVerifier(SECRET))
 
 
 @pytest.fixture
-def server(edge: FlightContext) -> Iterator[FlightServer]:
-    with served(edge) as server:
+def server(flight_context: FlightContext) -> Iterator[FlightServer]:
+    with running_server(flight_context) as server:
         yield server
 
 
 @pytest.fixture
-def raw(server: FlightServer) -> Iterator[Raw]:
-    with Raw(server, token()) as raw:
-        yield raw
+def raw_client(server: FlightServer) -> Iterator[RawClient]:
+    with RawClient(server, token()) as raw_client:
+        yield raw_client

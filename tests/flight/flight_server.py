@@ -1,4 +1,4 @@
-"""The Flight service in this process, or in a process of its own that can be measured and killed."""
+"""Run the Flight service in this process, or in a separate process that a test can measure and kill."""
 
 import ctypes
 import gc
@@ -21,7 +21,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from flight.raw_client import SECONDS, SECRET, TENANT, Raw, token
+from flight.raw_client import SECRET, TENANT, TIMEOUT_SECONDS, RawClient, token
 from penstock import failpoints
 from penstock.core.caller import Caller, Role, user_id
 from penstock.flight.context import CallStats, FlightContext, FlightLimits
@@ -35,50 +35,50 @@ ROWS = pa.table(
     {"id": [1, 2, 3, 4], "word": ["one", "two", None, "four"]},
     pa.schema([pa.field("id", pa.int64(), nullable=False), ("word", pa.string())]),
 )
-_MEMORY = "memory"  # a question to the process; any other text is the name of a failpoint
+_MEMORY = "memory"  # requests the memory figures; any other text is the name of a failpoint
 PROCESSES = get_context("forkserver")
 PROCESSES.set_forkserver_preload(["penstock.flight.service", "penstock.lake", "sqlalchemy.dialects.sqlite"])
 
 
-class Calls:
+class CallRecorder:
     """Record the calls that have ended, so that a test can wait for a call without a fixed delay."""
 
     def __init__(self) -> None:
-        self._ended: list[CallStats] = []
-        self._news = threading.Condition()
+        self._calls: list[CallStats] = []
+        self._changed = threading.Condition()
 
-    def record(self, ended: CallStats) -> None:
-        with self._news:
-            self._ended.append(ended)
-            self._news.notify_all()
+    def record(self, call: CallStats) -> None:
+        with self._changed:
+            self._calls.append(call)
+            self._changed.notify_all()
 
     def wait(self, method: str, count: int) -> list[CallStats]:
         """Wait for a number of calls of a method and return them."""
-        with self._news:
-            assert self._news.wait_for(lambda: len(self._of(method)) >= count, SECONDS), self._ended
-            return self._of(method)
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self._calls_of(method)) >= count, TIMEOUT_SECONDS), self._calls
+            return self._calls_of(method)
 
-    def quiet(self, method: str, seconds: float) -> bool:
+    def has_no_call_within(self, method: str, seconds: float) -> bool:
         """Return whether no call of the method ends within the time."""
-        with self._news:
-            return not self._news.wait_for(lambda: bool(self._of(method)), seconds)
+        with self._changed:
+            return not self._changed.wait_for(lambda: bool(self._calls_of(method)), seconds)
 
-    def forget(self) -> None:
-        with self._news:
-            self._ended.clear()
+    def clear(self) -> None:
+        with self._changed:
+            self._calls.clear()
 
-    def _of(self, method: str) -> list[CallStats]:
-        return [item for item in self._ended if item.method == method]
+    def _calls_of(self, method: str) -> list[CallStats]:
+        return [call for call in self._calls if call.method == method]
 
 
 @dataclass
-class House:
-    """A workspace and its service, and a connection of an admin's."""
+class FlightServerFixture:
+    """A workspace, its Flight service, and a connection of an admin."""
 
     lake: Lake
     service: FlightService
-    calls: Calls
-    raw: Raw
+    calls: CallRecorder
+    raw_client: RawClient
     limits: FlightLimits
     _names: Iterator[str] = field(default_factory=lambda: (f"t{uuid4().hex[:8]}" for _ in iter(int, 1)))
 
@@ -86,65 +86,71 @@ class House:
     def address(self) -> str:
         return self.service.address
 
-    def table(self, rows: pa.Table = ROWS, **options: Any) -> "TableFixture":
+    def create_table(self, rows: pa.Table = ROWS, **options: Any) -> "TableFixture":
         """Create a table with a new name; its row ids begin at 1."""
         name = next(self._names)
         return TableFixture(name, self.lake.create(f"analytics.{name}", rows, **options))
 
-    def strays(self, table: "TableFixture | None" = None) -> set[str]:
-        """Files that no version holds: what a write has staged, or left behind."""
+    def orphan_files(self, table: "TableFixture | None" = None) -> set[str]:
+        """Return the files that no version contains."""
         if table is None:
-            return on_disk(self.lake) - held(self.lake)
-        return {path for path in on_disk(self.lake) if str(table.dataset.id) in path} - held_by(table.dataset)
+            return stored_files(self.lake) - files_of_all_versions(self.lake)
+        return {path for path in stored_files(self.lake) if str(table.dataset.id) in path} - files_of_dataset(
+            table.dataset
+        )
 
-    def begin(self, **body: Any) -> str:
+    def begin_transaction(self, **body: Any) -> str:
         """Begin a transaction and return its id."""
-        return str(self.raw.act("create_transaction", body)["transaction_id"])
+        return str(self.raw_client.do_action("create_transaction", body)["transaction_id"])
 
-    def status(self, transaction: str) -> str:
-        return str(self.raw.act("get_transaction_status", {"transaction_id": transaction})["transaction_status"])
+    def transaction_status(self, transaction: str) -> str:
+        return str(
+            self.raw_client.do_action("get_transaction_status", {"transaction_id": transaction})["transaction_status"]
+        )
 
 
 @dataclass(frozen=True)
 class TableFixture:
-    """A table as commands name it, and as the library reads it."""
+    """A table: its name in commands, and the dataset behind it."""
 
     name: str
     dataset: Dataset
 
     @property
-    def at(self) -> dict[str, Any]:
+    def reference(self) -> dict[str, Any]:
         return {"schema_name": "analytics", "table_name": self.name}
 
-    def insert(self, **more: Any) -> dict[str, Any]:
-        return {"operation": "insert", **self.at, **more}
+    def insert(self, **members: Any) -> dict[str, Any]:
+        return {"operation": "insert", **self.reference, **members}
 
-    def update(self, row_ids: list[int], **more: Any) -> dict[str, Any]:
-        return {"operation": "update", **self.at, "row_ids": row_ids, **more}
+    def update(self, row_ids: list[int], **members: Any) -> dict[str, Any]:
+        return {"operation": "update", **self.reference, "row_ids": row_ids, **members}
 
-    def delete(self, row_ids: list[int], **more: Any) -> dict[str, Any]:
-        return {**self.at, "row_ids": row_ids, **more}
+    def delete(self, row_ids: list[int], **members: Any) -> dict[str, Any]:
+        return {**self.reference, "row_ids": row_ids, **members}
 
     @property
     def version(self) -> int:
         return self.dataset.current().version
 
-    def there(self) -> dict[int, dict[str, Any]]:
+    def rows_by_id(self) -> dict[int, dict[str, Any]]:
         """Return the rows by their ids."""
         rows = self.dataset.to_arrow(row_ids=True).to_pylist()
-        there = {row.pop("rowid"): row for row in rows}
-        assert len(there) == len(rows), "a row id is duplicate"
-        return there
+        by_id = {row.pop("rowid"): row for row in rows}
+        assert len(by_id) == len(rows), "a row id is duplicated"
+        return by_id
 
-    def words(self) -> dict[int, str | None]:
-        return {id: row["word"] for id, row in self.there().items()}
+    def words_by_id(self) -> dict[int, str | None]:
+        return {id: row["word"] for id, row in self.rows_by_id().items()}
 
 
 @contextmanager
-def open_house(workspace: WorkspaceFixture, limits: FlightLimits | None = None, **options: Any) -> Iterator[House]:
-    with workspace.open() as local:
-        lake = seen_by_ada(local)
-        calls, limits = Calls(), limits or FlightLimits()
+def run_flight_server(
+    workspace: WorkspaceFixture, limits: FlightLimits | None = None, **options: Any
+) -> Iterator[FlightServerFixture]:
+    with workspace.open() as local_lake:
+        lake = lake_of_token_tenant(local_lake)
+        calls, limits = CallRecorder(), limits or FlightLimits()
         service = FlightService(
             FlightContext(lake._workspace, TokenVerifier(SECRET), None, limits, on_call=calls.record),
             "127.0.0.1",
@@ -153,70 +159,70 @@ def open_house(workspace: WorkspaceFixture, limits: FlightLimits | None = None, 
         )
         service.start()
         try:
-            with Raw(service, token()) as raw:
-                yield House(lake, service, calls, raw, limits)
+            with RawClient(service, token()) as raw_client:
+                yield FlightServerFixture(lake, service, calls, raw_client, limits)
         finally:
             service.stop()
 
 
-def seen_by_ada(lake: Lake) -> Lake:
+def lake_of_token_tenant(lake: Lake) -> Lake:
     """Open the workspace as the tenant of the tokens."""
     return Lake(lake._workspace, Caller(TENANT, user_id("", "ada"), "ada", Role.ADMIN), lake._folder)
 
 
-def on_disk(lake: Lake) -> set[str]:
+def stored_files(lake: Lake) -> set[str]:
     store = lake._workspace.store
     return {path for folder in store.folders(f"data/{lake.caller.tenant}") for path, _ in store.files(folder)}
 
 
-def held(lake: Lake) -> set[str]:
+def files_of_all_versions(lake: Lake) -> set[str]:
     """Return the files of all versions."""
-    return {path for at in lake.datasets() for path in held_by(lake.dataset(at.id))}
+    return {path for dataset in lake.datasets() for path in files_of_dataset(lake.dataset(dataset.id))}
 
 
-def held_by(dataset: Dataset) -> set[str]:
+def files_of_dataset(dataset: Dataset) -> set[str]:
     versions = range(1, dataset.current().version + 1)
     return {file.path for version in versions for file in dataset.at(version).files()}
 
 
-def eventually(condition: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], bool]) -> None:
     """Wait until the condition holds: a server may continue after its response."""
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while not condition():
-        assert time.monotonic() < deadline, "it does not come about"
+        assert time.monotonic() < deadline, "condition not reached"
         time.sleep(0.005)
 
 
-class Child:
-    """The service in a process of its own; `measured`: with the allocators of `penstock serve`."""
+class ServerProcess:
+    """The service in a separate process, optionally with the allocators of `penstock serve`."""
 
-    def __init__(self, workspace: WorkspaceFixture, *, measured: bool = False, **limits: Any) -> None:
-        self._talk, theirs = PROCESSES.Pipe()
-        if measured:
+    def __init__(self, workspace: WorkspaceFixture, *, serve_allocators: bool = False, **limits: Any) -> None:
+        self._connection, child_end = PROCESSES.Pipe()
+        if serve_allocators:
             # A new interpreter: a forked one has the allocators of the fork server.
             process = get_context("spawn").Process(
-                target=_serve_measured, args=(workspace, theirs, limits), daemon=True
+                target=_serve_with_allocators, args=(workspace, child_end, limits), daemon=True
             )
             with pytest.MonkeyPatch.context() as patch:
                 patch.setenv("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")
                 process.start()
             self.process: BaseProcess = process
         else:
-            self.process = PROCESSES.Process(target=_serve, args=(workspace, theirs, limits), daemon=True)
+            self.process = PROCESSES.Process(target=_serve, args=(workspace, child_end, limits), daemon=True)
             self.process.start()
-        theirs.close()
-        assert self._talk.poll(SECONDS), "it does not start"
-        self.address: str = self._talk.recv()
+        child_end.close()
+        assert self._connection.poll(TIMEOUT_SECONDS), "the server process does not start"
+        self.address: str = self._connection.recv()
 
     def arm(self, step: str) -> None:
         """Arm a failpoint: from now on, the process is killed when it reaches this step."""
-        self._talk.send(step)
-        assert self._talk.recv() == step
+        self._connection.send(step)
+        assert self._connection.recv() == step
 
     def memory(self) -> dict[str, int | str]:
-        """Return the memory of the process in MiB, by the view of the kernel, of Arrow, of malloc and of the budget."""
-        self._talk.send(_MEMORY)
-        pools: dict[str, int | str] = self._talk.recv()
+        """Return the memory of the process in MiB as counted by the kernel, Arrow, malloc and the memory budget."""
+        self._connection.send(_MEMORY)
+        pools: dict[str, int | str] = self._connection.recv()
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         fields = dict(line.split(":", 1) for line in status.splitlines())
         names = ("VmHWM", "RssAnon", "RssFile", "RssShmem")
@@ -224,53 +230,53 @@ class Child:
 
     def kill(self) -> None:
         self.process.kill()
-        self.died()
+        self.assert_killed()
 
-    def died(self) -> None:
-        self.process.join(SECONDS)
+    def assert_killed(self) -> None:
+        self.process.join(TIMEOUT_SECONDS)
         assert self.process.exitcode == -signal.SIGKILL
 
     def stop(self) -> None:
-        self._talk.close()
-        self.process.join(SECONDS)
+        self._connection.close()
+        self.process.join(TIMEOUT_SECONDS)
         assert self.process.exitcode == 0
 
     @contextmanager
-    def hampered(self) -> Iterator[None]:
-        """Pause the process again and again, so that clients see a slow server."""
-        over = threading.Event()
+    def paused_repeatedly(self) -> Iterator[None]:
+        """Pause the process repeatedly, so that clients see a slow server."""
+        stopped = threading.Event()
 
-        def hamper() -> None:
+        def pause() -> None:
             assert self.process.pid
-            while not over.wait(0.1):
+            while not stopped.wait(0.1):
                 os.kill(self.process.pid, signal.SIGSTOP)
                 time.sleep(0.1)
                 os.kill(self.process.pid, signal.SIGCONT)
 
-        hampering = threading.Thread(target=hamper)
-        hampering.start()
+        thread = threading.Thread(target=pause)
+        thread.start()
         try:
             yield
         finally:
-            over.set()
-            hampering.join()
+            stopped.set()
+            thread.join()
 
-    def peak(self, do: Callable[[], object]) -> "MemoryPeak":
+    def peak(self, action: Callable[[], object]) -> "MemoryPeak":
         """Return the peak memory during an action."""
         Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
-        samples, over = [self.memory()], threading.Event()
+        samples, stopped = [self.memory()], threading.Event()
 
         def sample() -> None:
-            while not over.wait(0.2):
+            while not stopped.wait(0.2):
                 samples.append(self.memory())
 
-        sampling = threading.Thread(target=sample)
-        sampling.start()
+        thread = threading.Thread(target=sample)
+        thread.start()
         try:
-            do()
+            action()
         finally:
-            over.set()
-            sampling.join()
+            stopped.set()
+            thread.join()
         samples.append(self.memory())
         highest = max(samples, key=lambda figures: int(figures["RssAnon"]))
         return MemoryPeak(int(samples[-1]["VmHWM"]) << 20, highest)
@@ -283,34 +289,36 @@ class MemoryPeak:
 
 
 @contextmanager
-def child(workspace: WorkspaceFixture, *, measured: bool = False, **limits: Any) -> Iterator[Child]:
-    served = Child(workspace, measured=measured, **limits)
+def server_process(
+    workspace: WorkspaceFixture, *, serve_allocators: bool = False, **limits: Any
+) -> Iterator[ServerProcess]:
+    server = ServerProcess(workspace, serve_allocators=serve_allocators, **limits)
     try:
-        yield served
+        yield server
     finally:
-        if served.process.is_alive():
-            served.process.kill()
-        served.process.join()
+        if server.process.is_alive():
+            server.process.kill()
+        server.process.join()
 
 
-def _serve_measured(workspace: WorkspaceFixture, talk: Connection, limits: dict[str, Any]) -> None:
+def _serve_with_allocators(workspace: WorkspaceFixture, connection: Connection, limits: dict[str, Any]) -> None:
     limit_allocator_memory()
-    _serve(workspace, talk, limits)
+    _serve(workspace, connection, limits)
 
 
-def _serve(workspace: WorkspaceFixture, talk: Connection, limits: dict[str, Any]) -> None:
+def _serve(workspace: WorkspaceFixture, connection: Connection, limits: dict[str, Any]) -> None:
     with workspace.open() as lake:
-        edge = FlightContext(lake._workspace, TokenVerifier(SECRET), None, FlightLimits(**limits))
-        service = FlightService(edge, "127.0.0.1", 0, time_to_live=timedelta(seconds=300))
+        flight_context = FlightContext(lake._workspace, TokenVerifier(SECRET), None, FlightLimits(**limits))
+        service = FlightService(flight_context, "127.0.0.1", 0, time_to_live=timedelta(seconds=300))
         service.start()
-        talk.send(service.address)
+        connection.send(service.address)
         with ExitStack() as armed, suppress(EOFError):  # until the parent closes the connection
-            while step := talk.recv():
+            while step := connection.recv():
                 if step == _MEMORY:
-                    talk.send(_pools(lake))
+                    connection.send(_pools(lake))
                     continue
                 armed.enter_context(failpoints.armed(step, lambda: os.kill(os.getpid(), signal.SIGKILL)))
-                talk.send(step)
+                connection.send(step)
         service.stop()
 
 

@@ -1,8 +1,8 @@
 """Check histories of clients that append to lists for anomalies.
 
-An element is appended once, by one transaction. The lists at the end give the order of all appends, so every anomaly shows:
-an append that is gone was lost, a read that is no beginning of the list saw what never was, and who saw one half of a
-transaction and not the other saw it torn.
+An element is appended once, by one transaction. The final lists give the order of all appends, so every anomaly is visible:
+a committed append that is missing was lost, a read that is not a prefix of the final list is an anomaly, and a reader that
+saw only some appends of a transaction has a partial read.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ Lists = Mapping[Key, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
-class Done:
+class TransactionResult:
     """A transaction: its reads, its appends and its reported outcome."""
 
     reads: Lists
@@ -21,45 +21,47 @@ class Done:
     committed: bool = True
 
 
-def anomalies(history: list[Done], end: Lists) -> list[str]:
+def anomalies(history: list[TransactionResult], final: Lists) -> list[str]:
     return [
-        *_appends(history, end),
+        *_appends(history, final),
         *(
-            f"{key}: {seen} was read, and is no beginning of {end[key]}"
-            for done in history
-            for key, seen in done.reads.items()
-            if end[key][: len(seen)] != seen
+            f"{key}: the read {seen} is not a prefix of {final[key]}"
+            for result in history
+            for key, seen in result.reads.items()
+            if final[key][: len(seen)] != seen
         ),
-        *_torn(history),
+        *_partial_reads(history),
     ]
 
 
-def _appends(history: list[Done], end: Lists) -> list[str]:
-    found = []
-    for done in history:
-        for key, element in done.appends.items():
-            there = end[key].count(element)
-            if there != done.committed:
-                found.append(f"{key}: {element} is there {there} times; committed: {done.committed}")
+def _appends(history: list[TransactionResult], final: Lists) -> list[str]:
+    problems = []
+    for result in history:
+        for key, element in result.appends.items():
+            occurrences = final[key].count(element)
+            if occurrences != result.committed:
+                problems.append(f"{key}: {element} occurs {occurrences} times; committed: {result.committed}")
             elif (
-                done.committed
-                and key in done.reads
-                and end[key][: len(done.reads[key]) + 1] != (*done.reads[key], element)
+                result.committed
+                and key in result.reads
+                and final[key][: len(result.reads[key]) + 1] != (*result.reads[key], element)
             ):
-                found.append(
-                    f"{key}: another client wrote between the read {done.reads[key]} and the append of {element}"
+                problems.append(
+                    f"{key}: another client wrote between the read {result.reads[key]} and the append of {element}"
                 )
-    response = {element for done in history for element in done.appends.values()}
-    return found + [
-        f"{key}: no client appended {sorted(set(seen) - response)}" for key, seen in end.items() if set(seen) - response
+    appended = {element for result in history for element in result.appends.values()}
+    return problems + [
+        f"{key}: no client appended {sorted(set(seen) - appended)}"
+        for key, seen in final.items()
+        if set(seen) - appended
     ]
 
 
-def _torn(history: list[Done]) -> list[str]:
+def _partial_reads(history: list[TransactionResult]) -> list[str]:
     """Report readers that saw only a part of the writes of a transaction."""
-    writers = [done for done in history if done.committed and len(done.appends) > 1]
+    writers = [result for result in history if result.committed and len(result.appends) > 1]
     return [
-        f"{dict(writer.appends)} was seen in half: {dict(reader.reads)}"
+        f"{dict(writer.appends)} was read partially: {dict(reader.reads)}"
         for writer in writers
         for reader in history
         if len({element in reader.reads[key] for key, element in writer.appends.items() if key in reader.reads}) > 1

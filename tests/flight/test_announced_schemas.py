@@ -9,9 +9,9 @@ import msgpack
 import pyarrow as pa
 import pytest
 
-from flight.flight_server import open_house
-from flight.raw_client import Refused, command
-from flight.test_put_stream import packed
+from flight.flight_server import run_flight_server
+from flight.raw_client import CallRejected, command_descriptor
+from flight.test_put_stream import encode_stream
 from penstock.flight import flight_data
 from penstock.flight import flight_pb2 as pb
 from support.workspaces import WorkspaceFixture
@@ -41,37 +41,43 @@ TYPES: list[tuple[pa.DataType, Any]] = [
     (pa.struct([("a", pa.uint8()), ("b", pa.large_string())]), {"a": 1, "b": "x"}),
 ]
 SCHEMA = pa.schema([(f"c{n}", data_type) for n, (data_type, _) in enumerate(TYPES)])
-AT = {"schema_name": "shop", "table_name": "announced"}
+TABLE_REFERENCE = {"schema_name": "shop", "table_name": "announced"}
 
 
-def put(rows: pa.Table, **members: Any) -> list[bytes]:
-    descriptor = command(**AT, **members).SerializeToString()
-    return [flight_data.encode(b"", descriptor=descriptor), *packed(rows)]
+def insert_messages(rows: pa.Table, **members: Any) -> list[bytes]:
+    descriptor = command_descriptor(**TABLE_REFERENCE, **members).SerializeToString()
+    return [flight_data.encode(b"", descriptor=descriptor), *encode_stream(rows)]
 
 
 def test_insert_and_update_with_announced_schema_are_accepted(sqlite_workspace: WorkspaceFixture) -> None:
     rows = pa.table([pa.array([value, None], data_type) for data_type, value in TYPES], schema=SCHEMA)
-    with open_house(sqlite_workspace) as house:
-        response = house.raw.act("create_table", {**AT, "arrow_schema": base64.b64encode(SCHEMA.serialize()).decode()})
+    with run_flight_server(sqlite_workspace) as flight_server:
+        response = flight_server.raw_client.do_action(
+            "create_table", {**TABLE_REFERENCE, "arrow_schema": base64.b64encode(SCHEMA.serialize()).decode()}
+        )
         stored = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(response["arrow_schema"])))
         for members in ({"operation": "insert", "returning": True}, {"operation": "update", "row_ids": [1, 2]}):
-            [answer] = house.raw.put(put(rows, **members))
-            result = msgpack.unpackb(pb.PutResult.FromString(answer).app_metadata)
+            [put_result] = flight_server.raw_client.put(insert_messages(rows, **members))
+            result = msgpack.unpackb(pb.PutResult.FromString(put_result).app_metadata)
             assert result["affected_rows"] == 2
             if result["returning_data"]:
                 returned = pa.ipc.open_stream(result["returning_data"]).read_all()
                 assert returned.schema.remove(len(TYPES)).equals(stored)
-        table = house.raw.get(AT)
+        table = flight_server.raw_client.get(TABLE_REFERENCE)
         assert table.schema.equals(stored)
         assert table.to_pylist() == rows.to_pylist()
 
 
 def test_insert_of_value_that_does_not_fit_is_rejected(sqlite_workspace: WorkspaceFixture) -> None:
     schema = pa.schema([("at", pa.timestamp("ns"))])
-    with open_house(sqlite_workspace) as house:
-        house.raw.act("create_table", {**AT, "arrow_schema": base64.b64encode(schema.serialize()).decode()})
-        with pytest.raises(Refused) as raised:
-            house.raw.put(
-                put(pa.table([pa.array([1], pa.int64()).cast(pa.timestamp("ns"))], schema=schema), operation="insert")
+    with run_flight_server(sqlite_workspace) as flight_server:
+        flight_server.raw_client.do_action(
+            "create_table", {**TABLE_REFERENCE, "arrow_schema": base64.b64encode(schema.serialize()).decode()}
+        )
+        with pytest.raises(CallRejected) as raised:
+            flight_server.raw_client.put(
+                insert_messages(
+                    pa.table([pa.array([1], pa.int64()).cast(pa.timestamp("ns"))], schema=schema), operation="insert"
+                )
             )
         assert (raised.value.code, raised.value.reason) == ("INVALID_ARGUMENT", "value_does_not_fit")

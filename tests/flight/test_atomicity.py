@@ -13,135 +13,154 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flight.broken_clients import Streams, Stuck, wait_to_be_killed
-from flight.flight_server import PROCESSES, ROWS, Child, House, TableFixture, child, eventually, open_house
-from flight.paired_clients import ByGrpc, stream
-from flight.raw_client import SECONDS, Raw, Refused, token
+from flight.broken_clients import InterruptedStream, InterruptedStreams, wait_to_be_killed
+from flight.flight_server import (
+    PROCESSES,
+    ROWS,
+    FlightServerFixture,
+    ServerProcess,
+    TableFixture,
+    run_flight_server,
+    server_process,
+    wait_until,
+)
+from flight.paired_clients import GrpcClient, put_messages
+from flight.raw_client import TIMEOUT_SECONDS, CallRejected, RawClient, token
 from penstock import failpoints
 from penstock.service.datasets.sweep import RetentionPolicy, sweep
 from support.workspaces import WorkspaceFixture
 
 SCHEMA = ROWS.schema
-MANY = pa.table({"id": range(20_000), "word": ["new"] * 20_000}, SCHEMA)
-BATCHES = MANY.to_batches(max_chunksize=4_000)  # the first are held in memory, the others are written at once
-NEW = pa.table({"id": [8, 9], "word": ["eight", None]}, SCHEMA)
-COMMITTED = ("commit.sent", "commit.done")  # the steps after which a write has happened
-END = "right after the end"
+MANY_ROWS = pa.table({"id": range(20_000), "word": ["new"] * 20_000}, SCHEMA)
+BATCHES = MANY_ROWS.to_batches(max_chunksize=4_000)  # the first fit in memory, the others are written to files
+NEW_ROWS = pa.table({"id": [8, 9], "word": ["eight", None]}, SCHEMA)
+STEPS_AFTER_COMMIT = ("commit.sent", "commit.done")  # after these steps a write is committed
+AFTER_END = "after the end"
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    with open_house(WorkspaceFixture.make(tmp_path_factory.mktemp("atomicity") / "workspace", None)) as house:
-        yield house
+def flight_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlightServerFixture]:
+    with run_flight_server(
+        WorkspaceFixture.make(tmp_path_factory.mktemp("atomicity") / "workspace", None)
+    ) as flight_server:
+        yield flight_server
 
 
-def points(request: dict[str, Any]) -> dict[str, Stuck]:
-    """Return the positions of a stream at which a client may disconnect."""
-    sent = stream(request, SCHEMA, BATCHES, alone=True)
+def interruption_points(command: dict[str, Any]) -> dict[str, InterruptedStream]:
+    """Return streams that stop at each position at which a client may disconnect."""
+    messages = put_messages(command, SCHEMA, BATCHES, separate_descriptor=True)
     names = ["before the descriptor", "after the descriptor", "after the schema"]
-    names += [f"after batch {n + 1}" for n in range(len(BATCHES))]
-    assert len(sent) == len(names) - 1
-    stops = {name: Stuck(sent[:n]) for n, name in enumerate(names)}
-    return {**stops, END: Stuck(sent, ends=True)}
+    names += [f"after batch {count + 1}" for count in range(len(BATCHES))]
+    assert len(messages) == len(names) - 1
+    streams = {name: InterruptedStream(messages[:count]) for count, name in enumerate(names)}
+    return {**streams, AFTER_END: InterruptedStream(messages, completes=True)}
 
 
 @dataclass
-class Broken:
+class InterruptedWrite:
     """A stream that will be interrupted: into its own table, optionally in a transaction."""
 
     point: str
-    stuck: Stuck
+    stream: InterruptedStream
     table: TableFixture
     transaction: str | None
 
 
-def plans(house: House, kind: str) -> list[Broken]:
-    made = []
-    for point in points({}):
-        table = house.table(MANY.set_column(1, SCHEMA.field(1), pa.array(["old"] * 20_000)))
-        request = table.update(list(range(20_000, 0, -1))) if kind == "update" else table.insert()
-        tx = house.begin() if kind == "in a transaction" else None
-        made.append(Broken(point, points(request)[point], table, tx))
-    return made
+def prepare_writes(flight_server: FlightServerFixture, write_type: str) -> list[InterruptedWrite]:
+    writes = []
+    for point in interruption_points({}):
+        table = flight_server.create_table(MANY_ROWS.set_column(1, SCHEMA.field(1), pa.array(["old"] * 20_000)))
+        command = table.update(list(range(20_000, 0, -1))) if write_type == "update" else table.insert()
+        tx = flight_server.begin_transaction() if write_type == "in a transaction" else None
+        writes.append(InterruptedWrite(point, interruption_points(command)[point], table, tx))
+    return writes
 
 
-def killed(house: House, broken: list[Broken]) -> None:
-    ours, theirs = PROCESSES.Pipe()
-    response = [(item.stuck.sent, item.stuck.ends, item.transaction) for item in broken]
-    client = PROCESSES.Process(target=wait_to_be_killed, args=(house.address, response, theirs), daemon=True)
+def kill_client(flight_server: FlightServerFixture, writes: list[InterruptedWrite]) -> None:
+    connection, child_end = PROCESSES.Pipe()
+    plans = [(write.stream.messages, write.stream.completes, write.transaction) for write in writes]
+    client = PROCESSES.Process(target=wait_to_be_killed, args=(flight_server.address, plans, child_end), daemon=True)
     client.start()
-    theirs.close()
-    assert ours.poll(SECONDS)
-    assert ours.recv() == len(broken)
+    child_end.close()
+    assert connection.poll(TIMEOUT_SECONDS)
+    assert connection.recv() == len(writes)
     client.kill()
-    client.join(SECONDS)
+    client.join(TIMEOUT_SECONDS)
     assert client.exitcode == -signal.SIGKILL
 
 
-def cancelled(house: House, broken: list[Broken]) -> None:
-    streams = Streams(house.address, [(item.stuck, item.transaction) for item in broken])
+def cancel_streams(flight_server: FlightServerFixture, writes: list[InterruptedWrite]) -> None:
+    streams = InterruptedStreams(flight_server.address, [(write.stream, write.transaction) for write in writes])
     streams.cancel()
     streams.close()
 
 
-def timed_out(house: House, broken: list[Broken]) -> None:
-    streams = Streams(house.address, [(item.stuck, item.transaction) for item in broken], timeout=1.0)
-    house.calls.wait("DoPut", len(broken))
+def exceed_deadline(flight_server: FlightServerFixture, writes: list[InterruptedWrite]) -> None:
+    streams = InterruptedStreams(
+        flight_server.address, [(write.stream, write.transaction) for write in writes], timeout=1.0
+    )
+    flight_server.calls.wait("DoPut", len(writes))
     streams.close()
 
 
-BREAKS: dict[str, Callable[[House, list[Broken]], None]] = {
-    "killed": killed,
-    "cancelled": cancelled,
-    "timed out": timed_out,
+INTERRUPTIONS: dict[str, Callable[[FlightServerFixture, list[InterruptedWrite]], None]] = {
+    "killed": kill_client,
+    "cancelled": cancel_streams,
+    "timed out": exceed_deadline,
 }
 
 
-@pytest.mark.parametrize("kind", ["insert", "update", "in a transaction"])
-@pytest.mark.parametrize("how", BREAKS)
-def test_put_from_disconnected_client_changes_nothing(house: House, how: str, kind: str) -> None:
-    broken = plans(house, kind)
-    house.calls.forget()
-    BREAKS[how](house, broken)
-    ended = house.calls.wait("DoPut", len(broken))
-    if how == "timed out":  # so there was time enough
-        assert max(item.rows_in for item in ended) >= 4_000, "the server saw next to nothing of it"
-    for item in broken:
-        eventually(lambda item=item: house.strays(item.table) == set() or whole(item, kind))
-        unchanged = item.table.version == 1 and set(item.table.words().values()) == {"old"}
-        assert unchanged or (item.point == END and whole(item, kind)), item.point
-        if item.transaction and item.point != END:
-            assert house.status(item.transaction) == "aborted", item.point
+@pytest.mark.parametrize("write_type", ["insert", "update", "in a transaction"])
+@pytest.mark.parametrize("interruption", INTERRUPTIONS)
+def test_put_from_disconnected_client_changes_nothing(
+    flight_server: FlightServerFixture, interruption: str, write_type: str
+) -> None:
+    writes = prepare_writes(flight_server, write_type)
+    flight_server.calls.clear()
+    INTERRUPTIONS[interruption](flight_server, writes)
+    calls = flight_server.calls.wait("DoPut", len(writes))
+    if interruption == "timed out":  # the deadline must leave time to receive rows
+        assert max(write.rows_in for write in calls) >= 4_000, "the server received too few rows"
+    for write in writes:
+        wait_until(
+            lambda write=write: flight_server.orphan_files(write.table) == set() or is_complete(write, write_type)
+        )
+        unchanged = write.table.version == 1 and set(write.table.words_by_id().values()) == {"old"}
+        assert unchanged or (write.point == AFTER_END and is_complete(write, write_type)), write.point
+        if write.transaction and write.point != AFTER_END:
+            assert flight_server.transaction_status(write.transaction) == "aborted", write.point
 
 
-def whole(broken: Broken, kind: str) -> bool:
+def is_complete(write: InterruptedWrite, write_type: str) -> bool:
     """Return whether all rows are stored. A client that ended its stream may be cut off before it gets the response."""
-    words = list(broken.table.words().values())
-    match kind:
+    words = list(write.table.words_by_id().values())
+    match write_type:
         case "insert":
-            return broken.table.version == 2 and sorted(words) == ["new"] * 20_000 + ["old"] * 20_000
+            return write.table.version == 2 and sorted(words) == ["new"] * 20_000 + ["old"] * 20_000
         case "update":
-            return broken.table.version == 2 and words == ["new"] * 20_000
-    assert broken.transaction
-    return broken.table.version == 1
+            return write.table.version == 2 and words == ["new"] * 20_000
+    assert write.transaction
+    return write.table.version == 1
 
 
-def test_put_cancelled_before_its_end_is_never_committed(house: House, soak: bool) -> None:
+def test_put_cancelled_before_its_end_is_never_committed(flight_server: FlightServerFixture, soak: bool) -> None:
     """A cancelled stream may briefly look complete: all rows have arrived, and none may be committed."""
-    table = house.table()
-    for times in range(500 if soak else 25):
-        house.calls.forget()
-        request = [table.insert(), table.update([1, 2]), table.insert(), table.update([3, 4])]
-        plan = [(Stuck(stream(item, SCHEMA, NEW.to_batches())), None) for item in request]
-        streams = Streams(house.address, plan)
+    table = flight_server.create_table()
+    for round_no in range(500 if soak else 25):
+        flight_server.calls.clear()
+        commands = [table.insert(), table.update([1, 2]), table.insert(), table.update([3, 4])]
+        plans = [
+            (InterruptedStream(put_messages(command, SCHEMA, NEW_ROWS.to_batches())), None) for command in commands
+        ]
+        streams = InterruptedStreams(flight_server.address, plans)
         streams.cancel()
         streams.close()
-        house.calls.wait("DoPut", len(plan))
-        assert table.version == 1, times
+        flight_server.calls.wait("DoPut", len(plans))
+        assert table.version == 1, round_no
 
 
-def corrupt(message: bytes, how: str) -> bytes:
-    match how:
+def corrupt(message: bytes, corruption: str) -> bytes:
+    match corruption:
         case "cut off":
             return message[: len(message) // 2]
         case "wild offsets":
@@ -151,133 +170,143 @@ def corrupt(message: bytes, how: str) -> bytes:
     return b"\x00\xff garbage"
 
 
-@pytest.mark.parametrize("how", ["cut off", "wild offsets", "no header", "garbage"])
-def test_put_with_corrupt_message_discards_earlier_batches(house: House, how: str) -> None:
-    table = house.table(MANY)
-    for request in (table.insert(), table.update(list(range(1, 20_001)))):
-        sent = stream(request, SCHEMA, BATCHES)
-        for workspace in range(1, len(sent)):
-            tx = house.begin()
-            damaged = [*sent[:workspace], corrupt(sent[workspace], how), *sent[workspace + 1 :]]
+@pytest.mark.parametrize("corruption", ["cut off", "wild offsets", "no header", "garbage"])
+def test_put_with_corrupt_message_discards_earlier_batches(flight_server: FlightServerFixture, corruption: str) -> None:
+    table = flight_server.create_table(MANY_ROWS)
+    for command in (table.insert(), table.update(list(range(1, 20_001)))):
+        messages = put_messages(command, SCHEMA, BATCHES)
+        for index in range(1, len(messages)):
+            tx = flight_server.begin_transaction()
+            damaged = [*messages[:index], corrupt(messages[index], corruption), *messages[index + 1 :]]
             for headers in ({}, {"x_transaction_id": tx}):
-                with pytest.raises(Refused) as raised:
-                    house.raw.put(damaged, **headers)
+                with pytest.raises(CallRejected) as raised:
+                    flight_server.raw_client.put(damaged, **headers)
                 assert raised.value.code == "INVALID_ARGUMENT"
-            assert house.status(tx) == "aborted"
+            assert flight_server.transaction_status(tx) == "aborted"
     assert table.version == 1
-    eventually(lambda: house.strays(table) == set())
+    wait_until(lambda: flight_server.orphan_files(table) == set())
 
 
-def test_update_with_one_missing_row_id_changes_nothing(house: House) -> None:
-    table, raw = house.table(MANY), ByGrpc(house.raw)
-    for workspace in (0, 5_000, 9_999):
+def test_update_with_one_missing_row_id_changes_nothing(flight_server: FlightServerFixture) -> None:
+    table, grpc_client = flight_server.create_table(MANY_ROWS), GrpcClient(flight_server.raw_client)
+    for index in (0, 5_000, 9_999):
         ids = list(range(1, 10_001))
-        ids[workspace] = 20_001
-        with pytest.raises(Refused) as raised:
-            raw.put(table.update(ids), MANY.slice(0, 10_000))
-        assert (raised.value.code, raised.value.sentence) == ("NOT_FOUND", "row_id 20001 not found in table")
+        ids[index] = 20_001
+        with pytest.raises(CallRejected) as raised:
+            grpc_client.put(table.update(ids), MANY_ROWS.slice(0, 10_000))
+        assert (raised.value.code, raised.value.message) == ("NOT_FOUND", "row_id 20001 not found in table")
         assert raised.value.facts == {"row_id": 20_001, "missing_rows": 1}
-    assert (table.version, house.strays(table)) == (1, set())
-    assert raw.put(table.update(list(range(1, 10_001))), MANY.slice(0, 10_000))["affected_rows"] == 10_000
+    assert (table.version, flight_server.orphan_files(table)) == (1, set())
+    assert grpc_client.put(table.update(list(range(1, 10_001))), MANY_ROWS.slice(0, 10_000))["affected_rows"] == 10_000
 
 
 @dataclass(frozen=True)
-class Write:
+class KilledWrite:
     """A write during which the server is killed, and its rows if it is committed."""
 
-    run: Callable[[ByGrpc, TableFixture, TableFixture], Any]
-    leaves: tuple[dict[int, str | None], dict[int, str | None]]
+    run: Callable[[GrpcClient, TableFixture, TableFixture], Any]
+    expected_words: tuple[dict[int, str | None], dict[int, str | None]]
 
 
-BEFORE: dict[int, str | None] = {1: "one", 2: "two", 3: None, 4: "four"}
-KEY = {"idempotency_key": "once"}
+INITIAL_WORDS: dict[int, str | None] = {1: "one", 2: "two", 3: None, 4: "four"}
+IDEMPOTENCY_KEY = {"idempotency_key": "once"}
 
 
-def transact(client: ByGrpc, one: TableFixture, other: TableFixture) -> Any:
-    tx = client.act("create_transaction")["transaction_id"]
-    client.put(one.insert(), NEW, tx)
-    client.put(other.update([4, 1]), NEW, tx)
-    client.act("delete", other.delete([2]), tx)
-    return client.act("commit_transaction", {"transaction_id": tx})
+def run_transaction(client: GrpcClient, table: TableFixture, other_table: TableFixture) -> Any:
+    tx = client.do_action("create_transaction")["transaction_id"]
+    client.put(table.insert(), NEW_ROWS, tx)
+    client.put(other_table.update([4, 1]), NEW_ROWS, tx)
+    client.do_action("delete", other_table.delete([2]), tx)
+    return client.do_action("commit_transaction", {"transaction_id": tx})
 
 
 WRITES = {
-    "insert": Write(
-        lambda client, one, _: client.put(one.insert(**KEY), NEW), ({**BEFORE, 5: "eight", 6: None}, BEFORE)
+    "insert": KilledWrite(
+        lambda client, one, _: client.put(one.insert(**IDEMPOTENCY_KEY), NEW_ROWS),
+        ({**INITIAL_WORDS, 5: "eight", 6: None}, INITIAL_WORDS),
     ),
-    "large insert": Write(
-        lambda client, one, _: client.put(one.insert(**KEY), MANY),
-        (BEFORE | {n + 5: "new" for n in range(20_000)}, BEFORE),
+    "large insert": KilledWrite(
+        lambda client, one, _: client.put(one.insert(**IDEMPOTENCY_KEY), MANY_ROWS),
+        (INITIAL_WORDS | {n + 5: "new" for n in range(20_000)}, INITIAL_WORDS),
     ),
-    "update": Write(
-        lambda client, one, _: client.put(one.update([4, 1], **KEY), NEW), ({**BEFORE, 1: None, 4: "eight"}, BEFORE)
+    "update": KilledWrite(
+        lambda client, one, _: client.put(one.update([4, 1], **IDEMPOTENCY_KEY), NEW_ROWS),
+        ({**INITIAL_WORDS, 1: None, 4: "eight"}, INITIAL_WORDS),
     ),
-    "delete": Write(
-        lambda client, one, _: client.act("delete", one.delete([1, 3], **KEY)), ({2: "two", 4: "four"}, BEFORE)
+    "delete": KilledWrite(
+        lambda client, one, _: client.do_action("delete", one.delete([1, 3], **IDEMPOTENCY_KEY)),
+        ({2: "two", 4: "four"}, INITIAL_WORDS),
     ),
-    "two tables": Write(transact, ({**BEFORE, 5: "eight", 6: None}, {1: None, 3: None, 4: "eight"})),
+    "two tables": KilledWrite(
+        run_transaction, ({**INITIAL_WORDS, 5: "eight", 6: None}, {1: None, 3: None, 4: "eight"})
+    ),
 }
 
 
-STEPS = [  # a large insert differs in how its files are written
-    (kind, step) for kind in WRITES for step in failpoints.STEPS if kind != "large insert" or step.startswith("stage.")
+WRITE_STEPS = [  # a large insert differs only in the steps that stage files
+    (name, step) for name in WRITES for step in failpoints.STEPS if name != "large insert" or step.startswith("stage.")
 ]
 
 
-@pytest.mark.parametrize(("kind", "step"), STEPS)
+@pytest.mark.parametrize(("write_name", "step"), WRITE_STEPS)
 def test_server_killed_at_failpoint_commits_all_or_nothing(
-    sqlite_workspace: WorkspaceFixture, kind: str, step: str
+    sqlite_workspace: WorkspaceFixture, write_name: str, step: str
 ) -> None:
-    write = WRITES[kind]
-    with open_house(sqlite_workspace) as house:
-        one, other = house.table(), house.table()
-    with child(sqlite_workspace) as served, Raw(served, token()) as raw:
-        served.arm(step)
-        with pytest.raises(Refused) as raised:
-            write.run(ByGrpc(raw), one, other)
+    write = WRITES[write_name]
+    with run_flight_server(sqlite_workspace) as flight_server:
+        table, other_table = flight_server.create_table(), flight_server.create_table()
+    with server_process(sqlite_workspace) as server, RawClient(server, token()) as raw_client:
+        server.arm(step)
+        with pytest.raises(CallRejected) as raised:
+            write.run(GrpcClient(raw_client), table, other_table)
         assert raised.value.code == "UNAVAILABLE"
-        served.died()
-    happened = step in COMMITTED
-    with open_house(sqlite_workspace) as house:
-        one, other = (TableFixture(item.name, house.lake.dataset(f"analytics.{item.name}")) for item in (one, other))
-        assert (one.words(), other.words()) == (write.leaves if happened else (BEFORE, BEFORE))
-        if kind != "two tables":  # sent again with its key, it happens once
-            write.run(ByGrpc(house.raw), one, other)
-            assert sorted(map(str, one.words().values())) == sorted(map(str, write.leaves[0].values()))
-            assert one.version == 2
-        house.lake._workspace.db.clock = lambda: datetime.now(UTC) + timedelta(hours=3)
-        sweep(house.lake._workspace, house.lake.caller, RetentionPolicy(), execute=True)
-        assert house.strays() == set()
+        server.assert_killed()
+    is_committed = step in STEPS_AFTER_COMMIT
+    with run_flight_server(sqlite_workspace) as flight_server:
+        table, other_table = (
+            TableFixture(fixture.name, flight_server.lake.dataset(f"analytics.{fixture.name}"))
+            for fixture in (table, other_table)
+        )
+        assert (table.words_by_id(), other_table.words_by_id()) == (
+            write.expected_words if is_committed else (INITIAL_WORDS, INITIAL_WORDS)
+        )
+        if write_name != "two tables":  # a repeated write with the same key is committed once
+            write.run(GrpcClient(flight_server.raw_client), table, other_table)
+            assert sorted(map(str, table.words_by_id().values())) == sorted(map(str, write.expected_words[0].values()))
+            assert table.version == 2
+        flight_server.lake._workspace.db.clock = lambda: datetime.now(UTC) + timedelta(hours=3)
+        sweep(flight_server.lake._workspace, flight_server.lake.caller, RetentionPolicy(), execute=True)
+        assert flight_server.orphan_files() == set()
 
 
 def test_acknowledged_writes_survive_server_kill(sqlite_workspace: WorkspaceFixture, soak: bool) -> None:
     """Eight clients insert pairs of rows n and -n; some in transactions, some large enough to be staged."""
-    with open_house(sqlite_workspace) as house:
-        table = house.table(ROWS.slice(0, 0))
-    numbers, response, enough = count(1), set(), threading.Event()
+    with run_flight_server(sqlite_workspace) as flight_server:
+        table = flight_server.create_table(ROWS.slice(0, 0))
+    numbers, acknowledged, enough_writes = count(1), set(), threading.Event()
 
-    def insert(served: Child, who: int) -> None:
-        with Raw(served, token()) as raw, suppress(Refused):
-            client = ByGrpc(raw)
+    def insert(server: ServerProcess, client_no: int) -> None:
+        with RawClient(server, token()) as raw_client, suppress(CallRejected):
+            client = GrpcClient(raw_client)
             for n in numbers:
-                pair = pa.table({"id": [n, -n], "word": ["x" * (600_000 if who == 0 else 1)] * 2}, SCHEMA)
-                tx = client.act("create_transaction")["transaction_id"] if who == 1 else None
+                pair = pa.table({"id": [n, -n], "word": ["x" * (600_000 if client_no == 0 else 1)] * 2}, SCHEMA)
+                tx = client.do_action("create_transaction")["transaction_id"] if client_no == 1 else None
                 client.put(table.insert(), pair.to_batches(max_chunksize=1), tx)
                 if tx:
-                    client.act("commit_transaction", {"transaction_id": tx})
-                response.add(n)
-                if len(response) >= (2_000 if soak else 150):
-                    enough.set()
+                    client.do_action("commit_transaction", {"transaction_id": tx})
+                acknowledged.add(n)
+                if len(acknowledged) >= (2_000 if soak else 150):
+                    enough_writes.set()
 
-    with child(sqlite_workspace) as served, ThreadPoolExecutor(8) as pool:
-        inserters = [pool.submit(insert, served, who) for who in range(8)]
-        assert enough.wait(10 * SECONDS)
-        served.kill()
-        for item in inserters:
-            item.result()
-    with open_house(sqlite_workspace) as house:
-        ids = house.lake.dataset(f"analytics.{table.name}").to_arrow(["id"])["id"].to_pylist()
-        there = {n for n in ids if n > 0}
-        assert {-n for n in ids if n < 0} == there, "an insert is there in half"
-        assert len(ids) == 2 * len(there), "an insert is there twice"
-        assert response <= there
+    with server_process(sqlite_workspace) as server, ThreadPoolExecutor(8) as pool:
+        inserters = [pool.submit(insert, server, client_no) for client_no in range(8)]
+        assert enough_writes.wait(10 * TIMEOUT_SECONDS)
+        server.kill()
+        for inserter in inserters:
+            inserter.result()
+    with run_flight_server(sqlite_workspace) as flight_server:
+        ids = flight_server.lake.dataset(f"analytics.{table.name}").to_arrow(["id"])["id"].to_pylist()
+        positive_ids = {n for n in ids if n > 0}
+        assert {-n for n in ids if n < 0} == positive_ids, "an insert is incomplete"
+        assert len(ids) == 2 * len(positive_ids), "an insert is duplicated"
+        assert acknowledged <= positive_ids

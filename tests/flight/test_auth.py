@@ -10,7 +10,7 @@ import pyarrow.flight as fl
 import pytest
 
 from flight.conftest import EVENTS
-from flight.raw_client import SECRET, TENANT, Raw, Refused, arrows, served, token
+from flight.raw_client import SECRET, TENANT, CallRejected, RawClient, connect_pyarrow, running_server, token
 from penstock.core.caller import Role
 from penstock.errors import Invalid
 from penstock.flight import flight_pb2 as pb
@@ -19,10 +19,10 @@ from penstock.flight.server import FlightServer
 from penstock.lake import Lake
 from penstock.service.auth.tokens import TokenVerifier, mint
 
-AT = {"schema_name": "analytics", "table_name": "events"}
+TABLE_REFERENCE = {"schema_name": "analytics", "table_name": "events"}
 
 
-def minted(secret: str, age: timedelta = timedelta()) -> str:
+def mint_token(secret: str, age: timedelta = timedelta()) -> str:
     roles, now = [Role.ADMIN.claim], datetime.now(UTC) - age
     return mint(secret, tenant=TENANT, user="ada", roles=roles, ttl=timedelta(hours=1), now=now)
 
@@ -32,8 +32,8 @@ HEADERS: list[tuple[list[str], str]] = [
     (["Bearer"], "bad_authorization"),
     ([f"Basic {token()}"], "bad_authorization"),
     (["Bearer x"], "bad_token"),
-    ([f"Bearer {minted(SECRET, timedelta(hours=2))}"], "token_expired"),
-    ([f"Bearer {minted('another secret that has enough bytes')}"], "bad_signature"),
+    ([f"Bearer {mint_token(SECRET, timedelta(hours=2))}"], "token_expired"),
+    ([f"Bearer {mint_token('another secret that has enough bytes')}"], "bad_signature"),
     ([f"Bearer {token()}", f"Bearer {token()}"], "bad_authorization"),
 ]
 METHODS: list[tuple[str, str]] = [
@@ -44,8 +44,8 @@ METHODS: list[tuple[str, str]] = [
 
 
 @pytest.mark.parametrize(("headers", "reason"), HEADERS, ids=[reason for _, reason in HEADERS])
-def test_call_without_valid_token_is_rejected(raw: Raw, headers: list[str], reason: str) -> None:
-    call = raw.channel.unary_stream("/arrow.flight.protocol.FlightService/ListActions")
+def test_call_without_valid_token_is_rejected(raw_client: RawClient, headers: list[str], reason: str) -> None:
+    call = raw_client.channel.unary_stream("/arrow.flight.protocol.FlightService/ListActions")
     with pytest.raises(grpc.RpcError) as raised:
         list(call(b"", metadata=[("authorization", item) for item in headers], timeout=30))
     assert raised.value.code() is grpc.StatusCode.UNAUTHENTICATED
@@ -54,82 +54,82 @@ def test_call_without_valid_token_is_rejected(raw: Raw, headers: list[str], reas
     assert not any(header.split()[-1] in raised.value.details() for header in headers if "Bearer e" in header)
 
 
-@pytest.mark.parametrize(("kind", "method"), METHODS, ids=[method for _, method in METHODS])
-def test_every_method_requires_a_token(server: FlightServer, kind: str, method: str) -> None:
-    with Raw(server) as anonymous, pytest.raises(Refused) as raised:
-        _ask(anonymous, kind, method)
-    assert (raised.value.code, raised.value.sentence) == (
+@pytest.mark.parametrize(("call_type", "method"), METHODS, ids=[method for _, method in METHODS])
+def test_every_method_requires_a_token(server: FlightServer, call_type: str, method: str) -> None:
+    with RawClient(server) as anonymous, pytest.raises(CallRejected) as raised:
+        _call_method(anonymous, call_type, method)
+    assert (raised.value.code, raised.value.message) == (
         "UNAUTHENTICATED",
         'The request has no token. Send the header "Authorization: Bearer <token>"',
     )
 
 
 @pytest.mark.parametrize(
-    ("kind", "method"), [*METHODS[-2:], ("unary_unary", "Nothing")], ids=["exchange", "poll", "unknown"]
+    ("call_type", "method"), [*METHODS[-2:], ("unary_unary", "Nothing")], ids=["exchange", "poll", "unknown"]
 )
-def test_unimplemented_method_is_reported(raw: Raw, kind: str, method: str) -> None:
-    with pytest.raises(Refused) as raised:
-        _ask(raw, kind, method)
+def test_unimplemented_method_is_reported(raw_client: RawClient, call_type: str, method: str) -> None:
+    with pytest.raises(CallRejected) as raised:
+        _call_method(raw_client, call_type, method)
     assert raised.value.code == "UNIMPLEMENTED"
     assert raised.value.reason == (None if method == "Nothing" else "not_implemented")
 
 
-class Handler(fl.ClientAuthHandler):  # type: ignore[misc]
+class HandshakeHandler(fl.ClientAuthHandler):  # type: ignore[misc]
     def authenticate(self, outgoing: Any, incoming: Any) -> None:
         outgoing.write(b"hello")
-        self.answer = incoming.read()
+        self.response = incoming.read()
 
     def get_token(self) -> bytes:
         return b""
 
 
 def test_handshake_confirms_token(server: FlightServer) -> None:
-    client, options = arrows(server, token())
+    client, options = connect_pyarrow(server, token())
     with client:
-        handler = Handler()
+        handler = HandshakeHandler()
         client.authenticate(handler, options)
-        assert handler.answer == b""
+        assert handler.response == b""
         assert list(client.list_flights(options=options))
-    client, options = arrows(server, "no token")
+    client, options = connect_pyarrow(server, "no token")
     with client, pytest.raises(fl.FlightUnauthenticatedError):
-        client.authenticate(Handler(), options)
+        client.authenticate(HandshakeHandler(), options)
 
 
-def _ask(raw: Raw, kind: str, method: str) -> Any:
-    match kind:
+def _call_method(raw_client: RawClient, call_type: str, method: str) -> Any:
+    match call_type:
         case "unary_unary":
-            return raw.one(method, b"")
+            return raw_client.call_unary(method, b"")
         case "unary_stream":
-            return raw.many(method, b"")
-    return raw.put([], method)
+            return raw_client.call_stream(method, b"")
+    return raw_client.put([], method)
 
 
 def test_authentication_errors_reach_pyarrow(server: FlightServer) -> None:
-    client, options = arrows(server)
+    client, options = connect_pyarrow(server)
     with client, pytest.raises(pa.ArrowException, match="has no token"):
         list(client.list_flights(options=options))
 
 
-def test_token_with_unknown_role_is_forbidden(raw: Raw, server: FlightServer) -> None:
+def test_token_with_unknown_role_is_forbidden(raw_client: RawClient, server: FlightServer) -> None:
     claims = {"tenant_id": str(TENANT), "sub": "ada", "roles": ["cook"], "exp": datetime.now(UTC) + timedelta(hours=1)}
-    with Raw(server, jwt.encode(claims, SECRET, "HS256")) as cook, pytest.raises(Refused) as raised:
-        cook.act("list_schemas")
+    with RawClient(server, jwt.encode(claims, SECRET, "HS256")) as client, pytest.raises(CallRejected) as raised:
+        client.do_action("list_schemas")
     assert (raised.value.code, raised.value.reason) == ("PERMISSION_DENIED", "missing_role")
 
 
 def test_dev_caller_needs_no_token(lake: Lake) -> None:
-    with served(FlightContext(lake._workspace, None, lake.caller)) as server:
-        with Raw(server) as raw:
-            assert raw.get(AT).equals(EVENTS)
-        with Raw(server, "whatever") as raw:
-            assert raw.get(AT).equals(EVENTS)
-    with served(
+    with running_server(FlightContext(lake._workspace, None, lake.caller)) as server:
+        with RawClient(server) as raw_client:
+            assert raw_client.get(TABLE_REFERENCE).equals(EVENTS)
+        with RawClient(server, "whatever") as raw_client:
+            assert raw_client.get(TABLE_REFERENCE).equals(EVENTS)
+    with running_server(
         FlightContext(lake._workspace, TokenVerifier(SECRET), lake.caller)
-    ) as server:  # where there are keys, a token counts
-        with Raw(server) as raw:
-            assert raw.get(AT).equals(EVENTS)
-        with Raw(server, "whatever") as raw, pytest.raises(Refused) as raised:
-            raw.get(AT)
+    ) as server:  # with keys, a token takes precedence over the dev caller
+        with RawClient(server) as raw_client:
+            assert raw_client.get(TABLE_REFERENCE).equals(EVENTS)
+        with RawClient(server, "whatever") as raw_client, pytest.raises(CallRejected) as raised:
+            raw_client.get(TABLE_REFERENCE)
         assert raised.value.code == "UNAUTHENTICATED"
 
 
@@ -138,6 +138,6 @@ def test_context_without_keys_and_dev_caller_is_invalid(lake: Lake) -> None:
         FlightContext(lake._workspace, None)
 
 
-def test_context_records_served_tenants(edge: FlightContext, raw: Raw) -> None:
-    raw.many("ListActions", pb.Empty())
-    assert edge.tenants == {TENANT}
+def test_context_records_served_tenants(flight_context: FlightContext, raw_client: RawClient) -> None:
+    raw_client.call_stream("ListActions", pb.Empty())
+    assert flight_context.tenants == {TENANT}

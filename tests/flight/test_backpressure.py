@@ -8,96 +8,105 @@ from typing import Any
 
 import pyarrow as pa
 
-from flight.broken_clients import Streams, Stuck
-from flight.flight_server import child, open_house
-from flight.paired_clients import stream
+from flight.broken_clients import InterruptedStream, InterruptedStreams
+from flight.flight_server import run_flight_server, server_process
+from flight.paired_clients import put_messages
 from flight.raw_client import SECRET, token
-from flight.test_serve import addresses
+from flight.test_serve import read_addresses
 from penstock.flight.client import FlightClient, flight_client
-from rest.test_serve import Served, served
+from rest.test_serve import ServeProcess, served
 from support.workspaces import WorkspaceFixture
 
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])
-COUNT = 2_000_000
-LONG = pa.table([pa.arange(0, COUNT), pa.repeat("so long that no window holds all of them", COUNT)], schema=SCHEMA)
-MOST = 12 << 20  # bytes for one stream; a reader that had all its rows waiting would have ten times as much
-AT = {"schema_name": "a", "table_name": "long"}
+ROW_COUNT = 2_000_000
+LONG_ROWS = pa.table(
+    [pa.arange(0, ROW_COUNT), pa.repeat("a text of forty characters for each row.", ROW_COUNT)], schema=SCHEMA
+)
+MAX_STREAM_BYTES = 12 << 20  # the buffered rows of a whole stream are ten times larger
+TABLE_REFERENCE = {"schema_name": "a", "table_name": "long"}
 
 
-def unread(client: FlightClient, table: str, count: int) -> list[Any]:
-    """Readers that take the first rows, and no more."""
+def stalled_readers(client: FlightClient, table: str, count: int) -> list[Any]:
+    """Open readers that take the first rows and then stall."""
     readers = [client.read(table) for _ in range(count)]
-    for item in readers:
-        item.read_next_batch()
+    for reader in readers:
+        reader.read_next_batch()
     return readers
 
 
-def unfinished(address: str, ids: list[int], count: int) -> Streams:
-    """Writers that have sent rows, or less, and do not go on."""
-    batches = LONG.slice(0, len(ids)).to_batches(max_chunksize=10_000)
+def stalled_writers(address: str, ids: list[int], count: int) -> InterruptedStreams:
+    """Open writers that stall after none, some or all of their messages."""
+    batches = LONG_ROWS.slice(0, len(ids)).to_batches(max_chunksize=10_000)
     inserts, updates = (
-        stream({**AT, "operation": "insert"}, SCHEMA, batches, alone=True),
-        stream({**AT, "operation": "update", "row_ids": ids}, SCHEMA, batches, alone=True),
+        put_messages({**TABLE_REFERENCE, "operation": "insert"}, SCHEMA, batches, separate_descriptor=True),
+        put_messages(
+            {**TABLE_REFERENCE, "operation": "update", "row_ids": ids}, SCHEMA, batches, separate_descriptor=True
+        ),
     )
-    plans = [(Stuck((inserts, updates)[n % 2][: n % (len(inserts) + 1)]), None) for n in range(count)]
-    return Streams(address, plans)
+    plans = [(InterruptedStream((inserts, updates)[n % 2][: n % (len(inserts) + 1)]), None) for n in range(count)]
+    return InterruptedStreams(address, plans)
 
 
 def test_64_slow_clients_do_not_block_others_and_use_bounded_memory(sqlite_workspace: WorkspaceFixture) -> None:
-    with child(sqlite_workspace, puts=64) as served, flight_client(served.address, token()) as client:
+    with server_process(sqlite_workspace, puts=64) as server, flight_client(server.address, token()) as client:
         for name in ("a.long", "a.short"):
             client.create(name, SCHEMA)
-        client.insert("a.long", LONG)
-        client.insert("a.short", LONG.slice(0, 1_000))
-        for item in client.read("a.long"):  # everything is loaded by then
+        client.insert("a.long", LONG_ROWS)
+        client.insert("a.short", LONG_ROWS.slice(0, 1_000))
+        for item in client.read("a.long"):  # load all modules before the first measurement
             del item
-        slow: list[Any] = []
+        stalled: list[Any] = []
 
         def serve_others() -> None:
-            slow.extend((unread(client, "a.long", 32), unfinished(served.address, list(range(1, 30_001)), 32)))
+            stalled.extend(
+                (stalled_readers(client, "a.long", 32), stalled_writers(server.address, list(range(1, 30_001)), 32))
+            )
             for n in range(10):
-                client.insert("a.short", LONG.slice(n, 1))
-                client.update("a.short", [n + 1], LONG.slice(n + 10, 1))
+                client.insert("a.short", LONG_ROWS.slice(n, 1))
+                client.update("a.short", [n + 1], LONG_ROWS.slice(n + 10, 1))
                 with client.transaction() as tx:
                     tx.delete("a.short", [500 + n])
             assert client.read("a.short", where="id < 20").read_all().num_rows == 30
 
-        base = served.peak(lambda: None).bytes
-        peak = served.peak(serve_others).bytes
-        assert peak - base < 64 * MOST, (base >> 20, peak >> 20)
-        readers, writers = slow
+        base = server.peak(lambda: None).bytes
+        peak = server.peak(serve_others).bytes
+        assert peak - base < 64 * MAX_STREAM_BYTES, (base >> 20, peak >> 20)
+        readers, writers = stalled
         first = len(readers[0].read_next_batch())
-        assert readers[0].read_all().num_rows + first < COUNT, "it goes on with what it began"
+        assert readers[0].read_all().num_rows + first < ROW_COUNT, "the stream has begun again"
         writers.cancel()
         writers.close()
-        assert {item.name: item.rows for item in client.tables()} == {"a.long": COUNT, "a.short": 1_000}
+        assert {item.name: item.rows for item in client.tables()} == {"a.long": ROW_COUNT, "a.short": 1_000}
 
 
 @contextmanager
-def command(workspace: WorkspaceFixture, drain: int) -> Iterator[tuple[Served, str]]:
-    """`penstock serve`, and where it listens for Flight."""
-    args = ("--workspace", workspace.folder, "--http-port", "0", "--flight-port", "0")
-    settings = {"PENSTOCK_JWT_SECRET": SECRET, "PENSTOCK_HTTP_DRAIN_SECONDS": str(drain)}
-    with served(Path(workspace.folder), *args, **settings) as server:
-        yield server, addresses(server)[1]
+def running_serve_command(workspace: WorkspaceFixture, drain_seconds: int) -> Iterator[tuple[ServeProcess, str]]:
+    """Run `penstock serve` and yield it with its Flight address."""
+    arguments = ("--workspace", workspace.folder, "--http-port", "0", "--flight-port", "0")
+    settings = {"PENSTOCK_JWT_SECRET": SECRET, "PENSTOCK_HTTP_DRAIN_SECONDS": str(drain_seconds)}
+    with served(Path(workspace.folder), *arguments, **settings) as server:
+        yield server, read_addresses(server)[1]
 
 
 def test_stop_with_open_streams_ends_within_drain_time(sqlite_workspace: WorkspaceFixture, soak: bool) -> None:
-    """Active calls may finish within the drain time. Then the server cuts them off, and they change nothing."""
-    drain = 10 if soak else 1
-    with command(sqlite_workspace, drain) as (server, address), flight_client(address, token()) as client:
+    """Active calls may finish within the drain time. Then the server aborts them, and they change nothing."""
+    drain_seconds = 10 if soak else 1
+    with (
+        running_serve_command(sqlite_workspace, drain_seconds) as (server, address),
+        flight_client(address, token()) as client,
+    ):
         client.create("a.long", SCHEMA)
-        client.insert("a.long", LONG)
-        readers = unread(client, "a.long", 16)
-        writers = unfinished(address, list(range(1, 30_001)), 16)
-        client.transaction().insert("a.long", LONG.slice(0, 20_000))
+        client.insert("a.long", LONG_ROWS)
+        readers = stalled_readers(client, "a.long", 16)
+        writers = stalled_writers(address, list(range(1, 30_001)), 16)
+        client.transaction().insert("a.long", LONG_ROWS.slice(0, 20_000))
         server.process.send_signal(signal.SIGTERM)
-        _, log = server.process.communicate(timeout=drain + 20)
+        _, log = server.process.communicate(timeout=drain_seconds + 20)
         assert server.process.returncode == 0, log
         for text in ("Unexpected error", "Internal error", "a bug in Penstock", "Traceback"):
             assert text not in log, log
         writers.close()
         del readers
-    with open_house(sqlite_workspace) as house:
-        (there,) = house.lake.datasets()
-        assert (there.num_rows, there.version, house.strays()) == (COUNT, 2, set())
+    with run_flight_server(sqlite_workspace) as flight_server:
+        (table,) = flight_server.lake.datasets()
+        assert (table.num_rows, table.version, flight_server.orphan_files()) == (ROW_COUNT, 2, set())

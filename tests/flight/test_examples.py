@@ -13,13 +13,18 @@ import pytest
 
 import penstock
 from conftest import skip_untested
-from flight.raw_client import OTHER, SECRET, TENANT, token
+from flight.raw_client import OTHER_TENANT, SECRET, TENANT, token
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "flight"
 PENSTOCK = [sys.executable, "-c", "from penstock.cli import main; main()"]
-FETCHED_WITHIN = 120  # seconds; a proxy that says nothing is no proxy
-# Whatever is set outside: nothing in the tree is written, no other Go is fetched, no C compiler is needed.
-GO = {"GOFLAGS": "-mod=readonly -buildvcs=false", "GOWORK": "off", "GOTOOLCHAIN": "local", "CGO_ENABLED": "0"}
+FETCH_TIMEOUT_SECONDS = 120  # an unresponsive proxy counts as no network
+# Override the environment: write no file of the source tree, fetch no other Go version, need no C compiler.
+GO_ENVIRONMENT = {
+    "GOFLAGS": "-mod=readonly -buildvcs=false",
+    "GOWORK": "off",
+    "GOTOOLCHAIN": "local",
+    "CGO_ENABLED": "0",
+}
 EXPECTED_OUTPUT = """\
 inserted 4 rows
 deleted 1 rows, which other clients still see
@@ -48,15 +53,15 @@ def test_python_example_prints_expected_output(address: str) -> None:
 
 
 def test_go_example_prints_expected_output(address: str, tmp_path: Path) -> None:
-    _check_output([_compiled(tmp_path), address], address, OTHER)
+    _check_output([_compile_go_example(tmp_path), address], address, OTHER_TENANT)
 
 
 def _check_output(command: Sequence[str], address: str, tenant: UUID) -> None:
-    sent = token(tenant=tenant)
-    run = subprocess.run(command, env={**os.environ, "PENSTOCK_TOKEN": sent}, capture_output=True, text=True)
+    bearer_token = token(tenant=tenant)
+    run = subprocess.run(command, env={**os.environ, "PENSTOCK_TOKEN": bearer_token}, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     assert run.stdout == EXPECTED_OUTPUT
-    with penstock.flight_client(address, sent) as client:
+    with penstock.flight_client(address, bearer_token) as client:
         assert client.read("analytics.events").read_all()["id"].to_pylist() == [2]
         assert client.read("analytics.archive").read_all().to_pylist() == [
             {"id": 1, "kind": "open", "value": 0.5},
@@ -64,22 +69,22 @@ def _check_output(command: Sequence[str], address: str, tenant: UUID) -> None:
         ]
 
 
-def _compiled(folder: Path) -> str:
-    what = "the Flight client in Go was not run"
+def _compile_go_example(folder: Path) -> str:
+    subject = "the Flight client in Go was not run"
     if (go := shutil.which("go")) is None:
-        skip_untested(what, "Go is not installed (https://go.dev/dl)")
-    module, env = EXAMPLES / "go", {**os.environ, **GO}
+        skip_untested(subject, "Go is not installed (https://go.dev/dl)")
+    module, env = EXAMPLES / "go", {**os.environ, **GO_ENVIRONMENT}
     try:
-        fetched = subprocess.run(
-            [go, "mod", "download"], cwd=module, env=env, capture_output=True, text=True, timeout=FETCHED_WITHIN
+        download = subprocess.run(
+            [go, "mod", "download"], cwd=module, env=env, capture_output=True, text=True, timeout=FETCH_TIMEOUT_SECONDS
         )
     except subprocess.TimeoutExpired:
-        skip_untested(what, f"Go's modules were not fetched within {FETCHED_WITHIN} seconds")
-    if fetched.returncode:
-        skip_untested(what, f"Go's modules cannot be fetched ({_first_line(fetched.stderr)})")
+        skip_untested(subject, f"Go's modules were not fetched within {FETCH_TIMEOUT_SECONDS} seconds")
+    if download.returncode:
+        skip_untested(subject, f"Go's modules cannot be fetched ({_first_line(download.stderr)})")
     program = folder / "flight"
-    built = subprocess.run([go, "build", "-o", str(program), "."], cwd=module, env=env, capture_output=True, text=True)
-    assert built.returncode == 0, built.stderr
+    build = subprocess.run([go, "build", "-o", str(program), "."], cwd=module, env=env, capture_output=True, text=True)
+    assert build.returncode == 0, build.stderr
     return str(program)
 
 

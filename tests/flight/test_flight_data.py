@@ -11,73 +11,75 @@ from penstock.flight.flight_pb2 import FlightData, FlightDescriptor
 
 PARTS = st.binary(max_size=300)
 DESCRIPTORS = st.builds(
-    lambda kind, cmd, path: FlightDescriptor(type=kind, cmd=cmd, path=path),
+    lambda descriptor_type, cmd, path: FlightDescriptor(type=descriptor_type, cmd=cmd, path=path),
     st.sampled_from([0, 1, 2]),
     st.binary(max_size=20),
     st.lists(st.text(max_size=5), max_size=3),
 )
 
 
-def theirs(message: bytes) -> tuple[object, ...]:
-    read = FlightData.FromString(message)
-    descriptor = read.flight_descriptor if read.HasField("flight_descriptor") else None
-    return descriptor, read.data_header, read.app_metadata, read.data_body
+def decode_with_protobuf(message: bytes) -> tuple[object, ...]:
+    decoded = FlightData.FromString(message)
+    descriptor = decoded.flight_descriptor if decoded.HasField("flight_descriptor") else None
+    return descriptor, decoded.data_header, decoded.app_metadata, decoded.data_body
 
 
-def ours(message: bytes) -> tuple[object, ...]:
-    read = flight_data.decode(message)
-    descriptor = None if read.descriptor is None else FlightDescriptor.FromString(read.descriptor)
-    return descriptor, bytes(read.header), bytes(read.metadata), bytes(read.body)
+def decode_with_penstock(message: bytes) -> tuple[object, ...]:
+    decoded = flight_data.decode(message)
+    descriptor = None if decoded.descriptor is None else FlightDescriptor.FromString(decoded.descriptor)
+    return descriptor, bytes(decoded.header), bytes(decoded.metadata), bytes(decoded.body)
 
 
 @given(st.none() | DESCRIPTORS, PARTS, PARTS, PARTS)
 def test_encode_matches_protobuf(
     descriptor: FlightDescriptor | None, header: bytes, metadata: bytes, body: bytes
 ) -> None:
-    coded = None if descriptor is None else descriptor.SerializeToString()
-    message = flight_data.encode(header, memoryview(body), descriptor=coded, metadata=metadata)
+    encoded_descriptor = None if descriptor is None else descriptor.SerializeToString()
+    message = flight_data.encode(header, memoryview(body), descriptor=encoded_descriptor, metadata=metadata)
     expected = FlightData(
         flight_descriptor=descriptor, data_header=header, app_metadata=metadata, data_body=body
     ).SerializeToString()
     assert message == expected
-    assert ours(message) == theirs(message) == (descriptor, header, metadata, body)
+    assert decode_with_penstock(message) == decode_with_protobuf(message) == (descriptor, header, metadata, body)
 
 
 @given(st.lists(st.tuples(st.sampled_from([1, 2, 3, 4, 1000]), st.sampled_from([0, 1, 2, 5]), st.binary(max_size=10))))
 def test_decode_reordered_repeated_and_unknown_fields_matches_protobuf(
     fields: list[tuple[int, int, bytes]],
 ) -> None:
-    message = b"".join(_field(number, coded, value) for number, coded, value in fields)
-    if sum(number == 1 and coded == 2 for number, coded, _ in fields) > 1:
-        with pytest.raises(Invalid):  # what two descriptors mean is not guessed
-            ours(message)
+    message = b"".join(_field(number, wire_type, value) for number, wire_type, value in fields)
+    if sum(number == 1 and wire_type == 2 for number, wire_type, _ in fields) > 1:
+        with pytest.raises(Invalid):  # two descriptors are ambiguous
+            decode_with_penstock(message)
         return
     try:
-        expected = theirs(message)
+        expected = decode_with_protobuf(message)
     except DecodeError:
         with pytest.raises((Invalid, DecodeError)):
-            ours(message)
+            decode_with_penstock(message)
     else:
-        assert ours(message) == expected
+        assert decode_with_penstock(message) == expected
 
 
 @given(st.binary(max_size=60))
-def test_decode_rejects_bytes_that_protobuf_rejects(garbage: bytes) -> None:
+def test_decode_rejects_bytes_that_protobuf_rejects(message: bytes) -> None:
     try:
-        expected = theirs(garbage)
+        expected = decode_with_protobuf(message)
     except DecodeError:
         with pytest.raises((Invalid, DecodeError)):
-            ours(garbage)
+            decode_with_penstock(message)
     else:
         try:
-            assert ours(garbage) == expected
+            assert decode_with_penstock(message) == expected
         except Invalid:
-            assert _has_a_group(garbage) or garbage.count(b"\n") > 1  # no part of this protocol; two descriptors
+            assert (
+                _has_a_group(message) or message.count(b"\n") > 1
+            )  # groups are not in this protocol; two descriptors are ambiguous
 
 
-def _field(number: int, coded: int, value: bytes) -> bytes:
-    key = flight_data._varint(number << 3 | coded)
-    match coded:
+def _field(number: int, wire_type: int, value: bytes) -> bytes:
+    key = flight_data._varint(number << 3 | wire_type)
+    match wire_type:
         case 0:
             return key + flight_data._varint(len(value))
         case 1:

@@ -12,10 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flight.flight_server import ROWS, House, TableFixture, child, open_house
-from flight.history_checker import Done, Lists, anomalies
-from flight.paired_clients import ByGrpc, stream
-from flight.raw_client import Raw, Refused, token
+from flight.flight_server import ROWS, FlightServerFixture, TableFixture, run_flight_server, server_process
+from flight.history_checker import Lists, TransactionResult, anomalies
+from flight.paired_clients import GrpcClient, put_messages
+from flight.raw_client import CallRejected, RawClient, token
 from penstock.errors import Conflict
 from penstock.flight import flight_data, ipc_messages
 from penstock.flight import flight_pb2 as pb
@@ -23,8 +23,8 @@ from penstock.flight.client import FlightClient, TableClient, flight_client
 from support.workspaces import WorkspaceFixture
 
 SCHEMA = ROWS.schema
-NEW = pa.table({"id": [8, 9], "word": ["eight", None]}, SCHEMA)
-ONE, OTHER = NEW.slice(0, 1), NEW.slice(1, 1)
+NEW_ROWS = pa.table({"id": [8, 9], "word": ["eight", None]}, SCHEMA)
+ROW_8, ROW_9 = NEW_ROWS.slice(0, 1), NEW_ROWS.slice(1, 1)
 
 
 @pytest.fixture(scope="module", params=["mark", "rewrite"])
@@ -33,297 +33,334 @@ def edit_mode(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory, edit_mode: str) -> Iterator[House]:
+def flight_server(tmp_path_factory: pytest.TempPathFactory, edit_mode: str) -> Iterator[FlightServerFixture]:
     folder = tmp_path_factory.mktemp("isolation") / "workspace"
-    with open_house(WorkspaceFixture.make(folder, None, edit_mode)) as house:
-        yield house
+    with run_flight_server(WorkspaceFixture.make(folder, None, edit_mode)) as flight_server:
+        yield flight_server
 
 
 @pytest.fixture
-def client(house: House) -> Iterator[FlightClient]:
-    with flight_client(house.address, token()) as client:
+def client(flight_server: FlightServerFixture) -> Iterator[FlightClient]:
+    with flight_client(flight_server.address, token()) as client:
         yield client
 
 
-TOUCHES: dict[str, Callable[[ByGrpc, TableFixture, pa.Table, str | None], Any]] = {
+WRITES: dict[str, Callable[[GrpcClient, TableFixture, pa.Table, str | None], Any]] = {
     "update": lambda client, table, rows, tx: client.put(table.update([2]), rows, tx),
-    "delete": lambda client, table, _, tx: client.act("delete", table.delete([2]), tx),
+    "delete": lambda client, table, _, tx: client.do_action("delete", table.delete([2]), tx),
 }
 
 
-@pytest.mark.parametrize("first", TOUCHES)
-@pytest.mark.parametrize("second", TOUCHES)
-@pytest.mark.parametrize("at_large", [False, True])
+@pytest.mark.parametrize("first", WRITES)
+@pytest.mark.parametrize("second", WRITES)
+@pytest.mark.parametrize("outside_transaction", [False, True])
 def test_concurrent_updates_of_one_row_first_committer_wins(
-    house: House, edit_mode: str, first: str, second: str, at_large: bool
+    flight_server: FlightServerFixture, edit_mode: str, first: str, second: str, outside_transaction: bool
 ) -> None:
-    """`at_large`: the first is no transaction at all."""
-    table, raw = house.table(), ByGrpc(house.raw)
-    winner, loser = None if at_large else house.begin(), house.begin()
-    TOUCHES[second](raw, table, OTHER, loser)
-    TOUCHES[first](raw, table, ONE, winner)
+    """`outside_transaction`: the first write is outside a transaction."""
+    table, grpc_client = flight_server.create_table(), GrpcClient(flight_server.raw_client)
+    winner, loser = (
+        None if outside_transaction else flight_server.begin_transaction(),
+        flight_server.begin_transaction(),
+    )
+    WRITES[second](grpc_client, table, ROW_9, loser)
+    WRITES[first](grpc_client, table, ROW_8, winner)
     if winner:
-        raw.act("commit_transaction", {"transaction_id": winner})
-    with pytest.raises(Refused) as raised:
-        raw.act("commit_transaction", {"transaction_id": loser})
+        grpc_client.do_action("commit_transaction", {"transaction_id": winner})
+    with pytest.raises(CallRejected) as raised:
+        grpc_client.do_action("commit_transaction", {"transaction_id": loser})
     reason = "row_conflict" if edit_mode == "mark" else "stale_version"
     assert (raised.value.code, raised.value.reason) == ("ABORTED", reason)
-    assert house.status(loser) == "aborted"
-    assert table.words() == {1: "one", 3: None, 4: "four"} | ({2: "eight"} if first == "update" else {})
-    assert (table.version, house.strays(table)) == (2, set())
+    assert flight_server.transaction_status(loser) == "aborted"
+    assert table.words_by_id() == {1: "one", 3: None, 4: "four"} | ({2: "eight"} if first == "update" else {})
+    assert (table.version, flight_server.orphan_files(table)) == (2, set())
 
 
-def test_conflict_on_one_table_leaves_other_table_unchanged(house: House) -> None:
-    table, other, raw = house.table(), house.table(), ByGrpc(house.raw)
-    tx = house.begin()
-    raw.put(other.insert(), NEW, tx)
-    raw.put(table.update([1]), ONE, tx)
-    raw.put(table.update([1]), OTHER)
-    with pytest.raises(Refused) as raised:
-        raw.act("commit_transaction", {"transaction_id": tx})
+def test_conflict_on_one_table_leaves_other_table_unchanged(flight_server: FlightServerFixture) -> None:
+    table, other_table, grpc_client = (
+        flight_server.create_table(),
+        flight_server.create_table(),
+        GrpcClient(flight_server.raw_client),
+    )
+    tx = flight_server.begin_transaction()
+    grpc_client.put(other_table.insert(), NEW_ROWS, tx)
+    grpc_client.put(table.update([1]), ROW_8, tx)
+    grpc_client.put(table.update([1]), ROW_9)
+    with pytest.raises(CallRejected) as raised:
+        grpc_client.do_action("commit_transaction", {"transaction_id": tx})
     assert raised.value.code == "ABORTED"
-    assert (other.version, house.strays(other)) == (1, set())
+    assert (other_table.version, flight_server.orphan_files(other_table)) == (1, set())
 
 
-def test_concurrent_append_does_not_conflict_with_a_transaction(house: House) -> None:
-    table, raw = house.table(), ByGrpc(house.raw)
-    one, other = house.begin(), house.begin()
-    raw.put(table.insert(), NEW, one)
-    raw.put(table.update([2]), ONE, other)
-    raw.put(table.insert(), NEW)
-    for tx in (one, other):
-        raw.act("commit_transaction", {"transaction_id": tx})
-    assert sorted(map(str, table.words().values())) == sorted(["one", "eight", "None", "four", *["eight", "None"] * 2])
+def test_concurrent_append_does_not_conflict_with_a_transaction(flight_server: FlightServerFixture) -> None:
+    table, grpc_client = flight_server.create_table(), GrpcClient(flight_server.raw_client)
+    insert_tx, update_tx = flight_server.begin_transaction(), flight_server.begin_transaction()
+    grpc_client.put(table.insert(), NEW_ROWS, insert_tx)
+    grpc_client.put(table.update([2]), ROW_8, update_tx)
+    grpc_client.put(table.insert(), NEW_ROWS)
+    for tx in (insert_tx, update_tx):
+        grpc_client.do_action("commit_transaction", {"transaction_id": tx})
+    assert sorted(map(str, table.words_by_id().values())) == sorted(
+        ["one", "eight", "None", "four", *["eight", "None"] * 2]
+    )
 
 
-def test_rollback_keeps_rows_of_other_writers(house: House) -> None:
-    table, raw = house.table(), ByGrpc(house.raw)
-    tx = house.begin()
-    raw.put(table.insert(), NEW, tx)
-    raw.act("delete", table.delete([1, 2, 3, 4]), tx)
-    response = raw.put(table.insert(returning=True), ONE)
-    raw.put(table.update([2]), OTHER)
-    raw.act("rollback_transaction", {"transaction_id": tx})
-    (stored,) = pa.ipc.open_stream(response["returning_data"]).read_all()["rowid"].to_pylist()
-    assert table.words() == {1: "one", 2: None, 3: None, 4: "four", stored: "eight"}
-    assert house.strays(table) == set()
+def test_rollback_keeps_rows_of_other_writers(flight_server: FlightServerFixture) -> None:
+    table, grpc_client = flight_server.create_table(), GrpcClient(flight_server.raw_client)
+    tx = flight_server.begin_transaction()
+    grpc_client.put(table.insert(), NEW_ROWS, tx)
+    grpc_client.do_action("delete", table.delete([1, 2, 3, 4]), tx)
+    response = grpc_client.put(table.insert(returning=True), ROW_8)
+    grpc_client.put(table.update([2]), ROW_9)
+    grpc_client.do_action("rollback_transaction", {"transaction_id": tx})
+    (row_id,) = pa.ipc.open_stream(response["returning_data"]).read_all()["rowid"].to_pylist()
+    assert table.words_by_id() == {1: "one", 2: None, 3: None, 4: "four", row_id: "eight"}
+    assert flight_server.orphan_files(table) == set()
 
 
-def again(act: Callable[[], None]) -> int:
+def retry_on_conflict(action: Callable[[], None]) -> int:
     """Repeat an action until it has no conflict. Return the number of conflicts."""
     for conflicts in count():
         try:
-            act()
+            action()
         except Conflict:
             continue
         return conflicts
     raise AssertionError
 
 
-ACCOUNTS, MONEY = 6, 100
+ACCOUNT_COUNT, INITIAL_BALANCE = 6, 100
 
 
 def test_transfers_between_two_tables_keep_the_total(
-    house: House, client: FlightClient, edit_mode: str, soak: bool
+    flight_server: FlightServerFixture, client: FlightClient, edit_mode: str, soak: bool
 ) -> None:
     schema = pa.schema([("owner", pa.int64()), ("money", pa.int64())])
-    banks = [house.table(pa.Table.from_pylist([], schema)) for _ in range(2)]
+    banks = [flight_server.create_table(pa.Table.from_pylist([], schema)) for _ in range(2)]
     for bank in banks:
-        accounts = [{"owner": owner, "money": MONEY} for owner in range(ACCOUNTS)]
-        # Rewritten files conflict as a whole, so that each account then has a file of its own.
+        accounts = [{"owner": owner, "money": INITIAL_BALANCE} for owner in range(ACCOUNT_COUNT)]
+        # Rewritten files conflict as a whole, so each account then gets its own file.
         for rows in [accounts] if edit_mode == "mark" else [[account] for account in accounts]:
             client.insert(bank.dataset.name, rows)
-    names, over = [bank.dataset.name for bank in banks], threading.Event()
+    names, done = [bank.dataset.name for bank in banks], threading.Event()
 
     def balances(tables: TableClient, name: str) -> dict[int, Any]:
         return {row["owner"]: row for row in tables.read(name, rowid=True).read_all().to_pylist()}
 
-    def move(seed: int) -> int:
-        dice, conflicts = random.Random(seed), 0
+    def run_transfers(seed: int) -> int:
+        rng, conflicts = random.Random(seed), 0
 
         def transfer() -> None:
-            giver, taker = dice.sample(names, 2)
-            owner, amount = dice.randrange(ACCOUNTS), dice.randrange(1, 20)
+            debited, credited = rng.sample(names, 2)
+            owner, amount = rng.randrange(ACCOUNT_COUNT), rng.randrange(1, 20)
             with client.transaction() as tx:
-                for name, change in ((giver, -amount), (taker, amount)):
+                for name, change in ((debited, -amount), (credited, amount)):
                     row = balances(tx, name)[owner]
                     tx.update(name, [row["rowid"]], [{"owner": owner, "money": row["money"] + change}])
 
         for _ in range(200 if soak else 12):
-            conflicts += again(transfer)
+            conflicts += retry_on_conflict(transfer)
         return conflicts
 
-    def look() -> int:
-        looks = 0
-        while not over.is_set():
+    def check_totals() -> int:
+        checks = 0
+        while not done.is_set():
             with client.transaction() as tx:
-                seen = [row["money"] for name in names for row in balances(tx, name).values()]
-            assert (len(seen), sum(seen)) == (2 * ACCOUNTS, 2 * ACCOUNTS * MONEY)
-            looks += 1
-        return looks
+                balances_read = [row["money"] for name in names for row in balances(tx, name).values()]
+            assert (len(balances_read), sum(balances_read)) == (2 * ACCOUNT_COUNT, 2 * ACCOUNT_COUNT * INITIAL_BALANCE)
+            checks += 1
+        return checks
 
     with ThreadPoolExecutor() as pool:
-        lookers, movers = [pool.submit(look) for _ in range(2)], [pool.submit(move, seed) for seed in range(3)]
+        readers, writers = (
+            [pool.submit(check_totals) for _ in range(2)],
+            [pool.submit(run_transfers, seed) for seed in range(3)],
+        )
         try:
-            for mover in movers:
-                mover.result()
+            for writer in writers:
+                writer.result()
         finally:
-            over.set()
-        assert sum(looker.result() for looker in lookers) > 5
-    moved = [bank.dataset.to_arrow()["money"].to_pylist() for bank in banks]
-    assert sum(map(sum, moved)) == 2 * ACCOUNTS * MONEY
-    assert moved != [[MONEY] * ACCOUNTS] * 2, "nothing has moved"
+            done.set()
+        assert sum(reader.result() for reader in readers) > 5
+    final_balances = [bank.dataset.to_arrow()["money"].to_pylist() for bank in banks]
+    assert sum(map(sum, final_balances)) == 2 * ACCOUNT_COUNT * INITIAL_BALANCE
+    assert final_balances != [[INITIAL_BALANCE] * ACCOUNT_COUNT] * 2, "no transfer was committed"
 
 
-KEYS = 4
+KEY_COUNT = 4
 
 
-def test_list_append_history_is_serializable(house: House, client: FlightClient, soak: bool) -> None:
+def test_list_append_history_is_serializable(
+    flight_server: FlightServerFixture, client: FlightClient, soak: bool
+) -> None:
     schema = pa.schema([("key", pa.string()), ("elements", pa.list_(pa.int64()))])
-    tables = [house.table(pa.Table.from_pylist([], schema)).dataset.name for _ in range(2)]
-    admission: dict[str, tuple[str, int]] = {}  # key → table and row id
-    for n in range(KEYS):
+    tables = [flight_server.create_table(pa.Table.from_pylist([], schema)).dataset.name for _ in range(2)]
+    locations: dict[str, tuple[str, int]] = {}  # key → table and row id
+    for n in range(KEY_COUNT):
         row = pa.Table.from_pylist([{"key": f"k{n}", "elements": []}], schema)
         written = client.insert(tables[n % 2], row, returning=True)
         assert written.returned
-        admission[f"k{n}"] = tables[n % 2], written.returned["rowid"][0].as_py()
+        locations[f"k{n}"] = tables[n % 2], written.returned["rowid"][0].as_py()
     elements = count(1)
 
     def read(source: TableClient, keys: list[str]) -> Lists:
-        found: dict[str, tuple[int, ...]] = {}
-        for table in sorted({admission[key][0] for key in keys}):
-            found |= {row["key"]: tuple(row["elements"]) for row in source.read(table).read_all().to_pylist()}
-        return {key: found[key] for key in keys}
+        lists: dict[str, tuple[int, ...]] = {}
+        for table in sorted({locations[key][0] for key in keys}):
+            lists |= {row["key"]: tuple(row["elements"]) for row in source.read(table).read_all().to_pylist()}
+        return {key: lists[key] for key in keys}
 
-    def work(seed: int) -> list[Done]:
-        dice, history = random.Random(seed), []
-        with flight_client(house.address, token()) as client:
+    def run_transactions(seed: int) -> list[TransactionResult]:
+        rng, history = random.Random(seed), []
+        with flight_client(flight_server.address, token()) as client:
             for _ in range(1_000 if soak else 100):
-                keys = dice.sample(sorted(admission), dice.randint(1, 3))
-                writes = keys[: dice.randint(0, 2)]
+                keys = rng.sample(sorted(locations), rng.randint(1, 3))
+                writes = keys[: rng.randint(0, 2)]
                 tx = client.transaction()
                 reads = read(tx, keys)
                 appends = {key: next(elements) for key in writes}
                 for key, element in appends.items():
-                    table, row_id = admission[key]
+                    table, row_id = locations[key]
                     tx.update(table, [row_id], [{"key": key, "elements": [*reads[key], element]}])
-                    assert read(tx, [key])[key] == (*reads[key], element), "it does not see its own write"
-                fate = dice.random()
-                if fate < 0.1:
+                    assert read(tx, [key])[key] == (*reads[key], element), "the transaction does not read its own write"
+                outcome = rng.random()
+                if outcome < 0.1:
                     tx.rollback()
-                    history.append(Done(reads, appends, committed=False))
+                    history.append(TransactionResult(reads, appends, committed=False))
                     continue
                 try:
                     tx.commit()
                 except Conflict:
-                    history.append(Done(reads, appends, committed=False))
+                    history.append(TransactionResult(reads, appends, committed=False))
                 else:
-                    history.append(Done(reads, appends))
+                    history.append(TransactionResult(reads, appends))
         return history
 
     with ThreadPoolExecutor(4) as pool:
-        history = [done for item in pool.map(work, range(4)) for done in item]
-    end = read(client, sorted(admission))
-    assert sum(done.committed and bool(done.appends) for done in history) > 10
-    assert anomalies(history, end) == []
+        history = [result for results in pool.map(run_transactions, range(4)) for result in results]
+    final = read(client, sorted(locations))
+    assert sum(result.committed and bool(result.appends) for result in history) > 10
+    assert anomalies(history, final) == []
 
 
-STORIES: list[tuple[str, list[Done], Lists]] = [
-    ("is gone", [Done({"a": ()}, {"a": 1}), Done({"a": ()}, {"a": 2})], {"a": (2,)}),
-    ("lost update", [Done({"a": ()}, {"a": 1}), Done({"a": ()}, {"a": 2})], {"a": (1, 2)}),
-    ("dirty read", [Done({"a": (1,)}), Done({}, {"a": 1}, committed=False)], {"a": ()}),
-    ("what was rolled back is there", [Done({}, {"a": 1}, committed=False)], {"a": (1,)}),
-    ("twice", [Done({}, {"a": 1})], {"a": (1, 1)}),
-    ("from nowhere", [], {"a": (1,)}),
-    ("no beginning", [Done({}, {"a": 1}), Done({"a": (1,)}, {"a": 2}), Done({"a": (2,)})], {"a": (1, 2)}),
-    ("torn", [Done({}, {"a": 1, "b": 2}), Done({"a": (1,), "b": ()})], {"a": (1,), "b": (2,)}),
+INCONSISTENT_HISTORIES: list[tuple[str, list[TransactionResult], Lists]] = [
+    ("lost append", [TransactionResult({"a": ()}, {"a": 1}), TransactionResult({"a": ()}, {"a": 2})], {"a": (2,)}),
+    ("lost update", [TransactionResult({"a": ()}, {"a": 1}), TransactionResult({"a": ()}, {"a": 2})], {"a": (1, 2)}),
+    ("dirty read", [TransactionResult({"a": (1,)}), TransactionResult({}, {"a": 1}, committed=False)], {"a": ()}),
+    ("rolled-back append is visible", [TransactionResult({}, {"a": 1}, committed=False)], {"a": (1,)}),
+    ("duplicate append", [TransactionResult({}, {"a": 1})], {"a": (1, 1)}),
+    ("unknown element", [], {"a": (1,)}),
+    (
+        "read is not a prefix",
+        [TransactionResult({}, {"a": 1}), TransactionResult({"a": (1,)}, {"a": 2}), TransactionResult({"a": (2,)})],
+        {"a": (1, 2)},
+    ),
+    (
+        "partial read",
+        [TransactionResult({}, {"a": 1, "b": 2}), TransactionResult({"a": (1,), "b": ()})],
+        {"a": (1,), "b": (2,)},
+    ),
 ]
 
 
-@pytest.mark.parametrize(("what", "history", "end"), STORIES, ids=[what for what, *_ in STORIES])
-def test_history_checker_rejects_inconsistent_history(what: str, history: list[Done], end: Lists) -> None:
-    assert anomalies(history, end) != [], what
+@pytest.mark.parametrize(
+    ("anomaly", "history", "final"), INCONSISTENT_HISTORIES, ids=[anomaly for anomaly, *_ in INCONSISTENT_HISTORIES]
+)
+def test_history_checker_rejects_inconsistent_history(
+    anomaly: str, history: list[TransactionResult], final: Lists
+) -> None:
+    assert anomalies(history, final) != [], anomaly
 
 
 def test_history_checker_accepts_consistent_history() -> None:
     history = [
-        Done({"a": (), "b": ()}, {"a": 1, "b": 2}),
-        Done({"a": (1,)}, {"a": 3}),
-        Done({"a": (1,), "b": (2,)}, {"b": 4}, committed=False),
-        Done({"a": (1, 3), "b": (2,)}),
-        Done({"a": (), "b": ()}),
+        TransactionResult({"a": (), "b": ()}, {"a": 1, "b": 2}),
+        TransactionResult({"a": (1,)}, {"a": 3}),
+        TransactionResult({"a": (1,), "b": (2,)}, {"b": 4}, committed=False),
+        TransactionResult({"a": (1, 3), "b": (2,)}),
+        TransactionResult({"a": (), "b": ()}),
     ]
     assert anomalies(history, {"a": (1, 3), "b": (2,)}) == []
 
 
-def test_32_concurrent_inserters_lose_no_rows(house: House, soak: bool) -> None:
-    table, item, response = house.table(ROWS.slice(0, 0)), 100 if soak else 5, []
+def test_32_concurrent_inserters_lose_no_rows(flight_server: FlightServerFixture, soak: bool) -> None:
+    table, inserts_per_client, returned_ids = flight_server.create_table(ROWS.slice(0, 0)), 100 if soak else 5, []
     start = threading.Barrier(32)
 
-    def insert(who: int) -> None:
-        with flight_client(house.address, token()) as client:
+    def insert(client_no: int) -> None:
+        with flight_client(flight_server.address, token()) as client:
             start.wait()
-            for n in range(item):
-                rows = [{"id": 1_000 * who + 2 * n + k, "word": str(who)} for k in range(2)]
-                written = client.insert(table.dataset.name, pa.Table.from_pylist(rows, SCHEMA), returning=True)
-                assert written.returned
-                response.extend((row["rowid"], row["id"]) for row in written.returned.to_pylist())
+            for n in range(inserts_per_client):
+                rows = [{"id": 1_000 * client_no + 2 * n + k, "word": str(client_no)} for k in range(2)]
+                result = client.insert(table.dataset.name, pa.Table.from_pylist(rows, SCHEMA), returning=True)
+                assert result.returned
+                returned_ids.extend((row["rowid"], row["id"]) for row in result.returned.to_pylist())
 
     with ThreadPoolExecutor(32) as pool:
         list(pool.map(insert, range(32)))
-    there = {id: row["id"] for id, row in table.there().items()}
-    assert len(response) == len(there) == 32 * item * 2
-    assert dict(response) == there, "a row has another id than the insert returned"
-    assert sorted(there.values()) == sorted(1_000 * who + k for who in range(32) for k in range(2 * item))
+    ids_by_row_id = {id: row["id"] for id, row in table.rows_by_id().items()}
+    assert len(returned_ids) == len(ids_by_row_id) == 32 * inserts_per_client * 2
+    assert dict(returned_ids) == ids_by_row_id, "a row has another id than the insert returned"
+    assert sorted(ids_by_row_id.values()) == sorted(
+        1_000 * client_no + k for client_no in range(32) for k in range(2 * inserts_per_client)
+    )
 
 
-def test_open_read_stream_keeps_snapshot_and_blocks_no_writer(house: House) -> None:
-    rows = pa.table({"id": range(400_000), "word": ["so long that no window holds all of them"] * 400_000}, SCHEMA)
-    table, raw = house.table(rows), ByGrpc(house.raw)
-    tx = house.begin()
-    raw.act("delete", table.delete([400_000]), tx)
-    request = pb.Ticket(ticket=json.dumps(table.at).encode())
-    held = [house.raw.stream("DoGet", request), house.raw.stream("DoGet", request, x_transaction_id=tx)]
-    begun = [[next(item), next(item)] for item in held]
-    raw.put(table.insert(), NEW)
-    raw.put(table.update([1, 399_999]), NEW)
-    raw.act("delete", table.delete(list(range(2, 1_000))))
+def test_open_read_stream_keeps_snapshot_and_blocks_no_writer(flight_server: FlightServerFixture) -> None:
+    rows = pa.table({"id": range(400_000), "word": ["a text of forty characters for each row."] * 400_000}, SCHEMA)
+    table, grpc_client = flight_server.create_table(rows), GrpcClient(flight_server.raw_client)
+    tx = flight_server.begin_transaction()
+    grpc_client.do_action("delete", table.delete([400_000]), tx)
+    request = pb.Ticket(ticket=json.dumps(table.reference).encode())
+    streams = [
+        flight_server.raw_client.open_stream("DoGet", request),
+        flight_server.raw_client.open_stream("DoGet", request, x_transaction_id=tx),
+    ]
+    first_messages = [[next(stream), next(stream)] for stream in streams]
+    grpc_client.put(table.insert(), NEW_ROWS)
+    grpc_client.put(table.update([1, 399_999]), NEW_ROWS)
+    grpc_client.do_action("delete", table.delete(list(range(2, 1_000))))
     table.dataset.compact()
-    raw.act("drop_table", table.at)
-    for rest, first, expected in zip(held, begun, (rows, rows.slice(0, 399_999)), strict=True):
-        schema, *response = (flight_data.decode(message) for message in (*first, *rest))
-        batches = [ipc_messages.decode_batch(item, ipc_messages.decode_schema(schema), 1 << 30, 0) for item in response]
+    grpc_client.do_action("drop_table", table.reference)
+    for remaining, received, expected in zip(streams, first_messages, (rows, rows.slice(0, 399_999)), strict=True):
+        schema, *messages = (flight_data.decode(message) for message in (*received, *remaining))
+        batches = [
+            ipc_messages.decode_batch(stream, ipc_messages.decode_schema(schema), 1 << 30, 0) for stream in messages
+        ]
         assert pa.Table.from_batches(batches).equals(expected)
 
 
-@pytest.mark.parametrize("hampered", [False, True])
+@pytest.mark.parametrize("slow_server", [False, True])
 def test_insert_memory_does_not_grow_with_length(
-    sqlite_workspace: WorkspaceFixture, soak: bool, hampered: bool
+    sqlite_workspace: WorkspaceFixture, soak: bool, slow_server: bool
 ) -> None:
-    few, many = 200_000, 2_000_000 if hampered else 10_000_000 if soak else 1_000_000
+    few_rows, many_rows = 200_000, 2_000_000 if slow_server else 10_000_000 if soak else 1_000_000
     numbers = pa.array([random.random() for _ in range(50_000)])
     batch = pa.record_batch({f"n{k}": numbers for k in range(25)})  # 200 bytes a row
     with (
-        child(sqlite_workspace, measured=True) as served,
-        Raw(served, token(), seconds=300) as raw,  # 2 GB on a busy machine
-        flight_client(served.address, token()) as client,
+        server_process(sqlite_workspace, serve_allocators=True) as server,
+        RawClient(server, token(), timeout_seconds=300) as raw_client,  # 2 GB on a busy machine
+        flight_client(server.address, token()) as client,
     ):
         client.create("a.b", batch.schema)
 
         def insert(rows: int) -> None:
-            first, *one = stream({"operation": "insert", "schema_name": "a", "table_name": "b"}, batch.schema, [batch])
-            sent = (message for message in (first, *(item for _ in range(rows // 50_000) for item in one)))
-            assert ByGrpc(raw).send(sent)["affected_rows"] == rows
+            first, *batch_messages = put_messages(
+                {"operation": "insert", "schema_name": "a", "table_name": "b"}, batch.schema, [batch]
+            )
+            messages = (
+                message for message in (first, *(part for _ in range(rows // 50_000) for part in batch_messages))
+            )
+            assert GrpcClient(raw_client).send(messages)["affected_rows"] == rows
 
-        insert(few)  # everything is loaded by then
-        small = served.peak(lambda: insert(few))
-        with served.hampered() if hampered else nullcontext():
-            large = served.peak(lambda: insert(many))
+        insert(few_rows)  # load all modules before the first measurement
+        small = server.peak(lambda: insert(few_rows))
+        with server.paused_repeatedly() if slow_server else nullcontext():
+            large = server.peak(lambda: insert(many_rows))
         figures = (
-            f"MiB at the peak with few rows: {small.figures}; with many: {large.figures}; after: {served.memory()}"
+            f"MiB at the peak with few rows: {small.figures}; with many: {large.figures}; after: {server.memory()}"
         )
         assert large.bytes - small.bytes < 80 << 20, figures
         # Memory in use, without the free blocks that the allocators keep.
         assert int(large.figures["pool_peak"]) - int(small.figures["pool_peak"]) < 40, figures
-        (there,) = client.tables()
-        assert there.rows == 2 * few + many
+        (table,) = client.tables()
+        assert table.rows == 2 * few_rows + many_rows

@@ -6,16 +6,16 @@ from decimal import Decimal
 import pyarrow as pa
 
 from flight.conftest import EVENTS
-from flight.flight_server import open_house
+from flight.flight_server import run_flight_server
 from flight.message_fuzzer import fuzz
-from flight.raw_client import Raw, command
-from flight.test_put_stream import packed
+from flight.raw_client import RawClient, command_descriptor
+from flight.test_put_stream import encode_stream
 from penstock.flight import flight_data, ipc_messages
 from support.workspaces import WorkspaceFixture
 
-AT = {"schema_name": "analytics", "table_name": "events"}
-WHAT = command(operation="insert", **AT).SerializeToString()
-ALL_KINDS = pa.table(
+TABLE_REFERENCE = {"schema_name": "analytics", "table_name": "events"}
+INSERT_COMMAND = command_descriptor(operation="insert", **TABLE_REFERENCE).SerializeToString()
+ALL_TYPES = pa.table(
     {
         "flag": [True, None, False] * 20,
         "number": pa.array([1, 2, None] * 20, pa.int16()),
@@ -35,35 +35,39 @@ ALL_KINDS = pa.table(
 )
 
 
-def sound(table: pa.Table, **options: object) -> list[bytes]:
-    schema, *batches = packed(table, 20, **options)
-    return [flight_data.encode(flight_data.decode(schema).header, descriptor=WHAT), *batches]
+def valid_stream(table: pa.Table, **options: object) -> list[bytes]:
+    schema, *batches = encode_stream(table, 20, **options)
+    return [flight_data.encode(flight_data.decode(schema).header, descriptor=INSERT_COMMAND), *batches]
 
 
 STREAMS = [
-    sound(EVENTS),
-    sound(ALL_KINDS),
-    sound(ALL_KINDS, compression="lz4"),
-    sound(ALL_KINDS, compression="zstd"),
-    [flight_data.encode(b"", descriptor=WHAT), ipc_messages.encode_schema(EVENTS.schema), *sound(EVENTS)[1:]],
-    sound(pa.table({"word": pa.array(["a", "b", "a"] * 20).dictionary_encode()})),
+    valid_stream(EVENTS),
+    valid_stream(ALL_TYPES),
+    valid_stream(ALL_TYPES, compression="lz4"),
+    valid_stream(ALL_TYPES, compression="zstd"),
+    [
+        flight_data.encode(b"", descriptor=INSERT_COMMAND),
+        ipc_messages.encode_schema(EVENTS.schema),
+        *valid_stream(EVENTS)[1:],
+    ],
+    valid_stream(pa.table({"word": pa.array(["a", "b", "a"] * 20).dictionary_encode()})),
 ]
 
 
-def test_malformed_streams_are_rejected_and_server_survives(raw: Raw, soak: bool) -> None:
-    response = fuzz(raw, STREAMS, 10_000 if soak else 400)
-    assert response["INVALID_ARGUMENT"] > sum(response.values()) / 3  # else the mutations would mutate nothing
-    assert response["OK"]
-    assert raw.get(AT).equals(EVENTS)
+def test_malformed_streams_are_rejected_and_server_survives(raw_client: RawClient, soak: bool) -> None:
+    outcomes = fuzz(raw_client, STREAMS, 10_000 if soak else 400)
+    assert outcomes["INVALID_ARGUMENT"] > sum(outcomes.values()) / 3  # otherwise the mutations have no effect
+    assert outcomes["OK"]
+    assert raw_client.get(TABLE_REFERENCE).equals(EVENTS)
 
 
 def test_table_is_unchanged_after_malformed_writes(sqlite_workspace: WorkspaceFixture, soak: bool) -> None:
-    with open_house(sqlite_workspace) as house:
-        events = house.lake.create("analytics.events", EVENTS)
-        response = fuzz(house.raw, [sound(EVENTS), STREAMS[4]], 10_000 if soak else 200, seed=2)
-        assert response["OK"]
-        rows = house.raw.get({**AT, "rowid": True})
+    with run_flight_server(sqlite_workspace) as flight_server:
+        events = flight_server.lake.create("analytics.events", EVENTS)
+        outcomes = fuzz(flight_server.raw_client, [valid_stream(EVENTS), STREAMS[4]], 10_000 if soak else 200, seed=2)
+        assert outcomes["OK"]
+        rows = flight_server.raw_client.get({**TABLE_REFERENCE, "rowid": True})
         assert rows.num_rows == events.num_rows
         assert sorted(rows["rowid"].to_pylist()) == list(range(1, rows.num_rows + 1))
-        house.raw.put(sound(EVENTS))
+        flight_server.raw_client.put(valid_stream(EVENTS))
         assert events.num_rows == rows.num_rows + EVENTS.num_rows

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flight.raw_client import Raw, Refused, command
+from flight.raw_client import CallRejected, RawClient, command_descriptor
 from flight.schema_bombs import encapsulated, shared_fields
 from penstock.core.caller import Role
 from penstock.core.formatting import format_value
@@ -19,7 +19,7 @@ from penstock.flight.thread_pool import ThreadPool
 from penstock.lake import Lake
 from penstock.service.datasets import ipc_batches
 
-NEW = {"schema_name": "shop", "table_name": "orders"}
+ORDERS_REFERENCE = {"schema_name": "shop", "table_name": "orders"}
 PADDING = 900_000  # Arrow reads a number of fields in proportion to the bytes of the message
 
 BOMBS: dict[str, tuple[bytes, str]] = {
@@ -32,21 +32,21 @@ BOMBS: dict[str, tuple[bytes, str]] = {
 
 
 def create_body(header: bytes) -> dict[str, Any]:
-    return {**NEW, "arrow_schema": base64.b64encode(encapsulated(header)).decode()}
+    return {**ORDERS_REFERENCE, "arrow_schema": base64.b64encode(encapsulated(header)).decode()}
 
 
 @pytest.mark.parametrize(("header", "limit"), BOMBS.values(), ids=BOMBS)
-def test_schema_over_limit_is_rejected(raw: Raw, header: bytes, limit: str) -> None:
+def test_schema_over_limit_is_rejected(raw_client: RawClient, header: bytes, limit: str) -> None:
     header += bytes(max(PADDING - len(header), 0))
-    descriptor = flight_data.encode(b"", descriptor=command(operation="insert").SerializeToString())
+    descriptor = flight_data.encode(b"", descriptor=command_descriptor(operation="insert").SerializeToString())
     for send in (
-        lambda: raw.act("create_table", create_body(header)),
-        lambda: raw.put([descriptor, flight_data.encode(header)]),
+        lambda: raw_client.do_action("create_table", create_body(header)),
+        lambda: raw_client.put([descriptor, flight_data.encode(header)]),
     ):
-        with pytest.raises(Refused) as raised:
+        with pytest.raises(CallRejected) as raised:
             send()
         assert (raised.value.code, raised.value.reason) == ("RESOURCE_EXHAUSTED", "schema_too_large")
-        assert raised.value.sentence == f"The schema exceeds the limit of {limit}. Use fewer or simpler columns"
+        assert raised.value.message == f"The schema exceeds the limit of {limit}. Use fewer or simpler columns"
 
 
 def test_schema_at_limit_is_accepted() -> None:
@@ -71,30 +71,30 @@ def test_schema_walk_accepts_every_type() -> None:
     assert ipc_batches.decode_schema(schema.serialize()).equals(schema)
 
 
-def test_create_table_checks_role_before_body(raw: Raw) -> None:
-    with pytest.raises(Refused) as raised:
-        raw.as_(Role.VIEWER).act("create_table", create_body(b"no schema"))
+def test_create_table_checks_role_before_body(raw_client: RawClient) -> None:
+    with pytest.raises(CallRejected) as raised:
+        raw_client.as_caller(Role.VIEWER).do_action("create_table", create_body(b"no schema"))
     assert raised.value.code == "PERMISSION_DENIED"
 
 
-def test_refused_type_is_printed_with_200_characters(raw: Raw) -> None:
+def test_rejected_type_is_printed_with_200_characters(raw_client: RawClient) -> None:
     wide = pa.struct([(f"field {n}", pa.time32("s")) for n in range(1_000)])
     body = base64.b64encode(pa.schema([("c", wide)]).serialize()).decode()
-    with pytest.raises(Refused) as raised:
-        raw.act("create_table", {**NEW, "arrow_schema": body})
-    assert format_value(wide) in raised.value.sentence
+    with pytest.raises(CallRejected) as raised:
+        raw_client.do_action("create_table", {**ORDERS_REFERENCE, "arrow_schema": body})
+    assert format_value(wide) in raised.value.message
     assert len(format_value(wide)) == len(raised.value.facts["type"]) == 200
 
 
-def test_parse_of_long_request_runs_in_thread(edge: FlightContext, lake: Lake) -> None:
-    async def threads_of_parsers() -> list[int]:
+def test_parse_of_long_request_runs_in_thread(flight_context: FlightContext, lake: Lake) -> None:
+    async def parser_threads() -> list[int]:
         threads, task = ThreadPool(1), asyncio.current_task()
         assert task
-        call = FlightCall(edge, lake.caller, threads, None, task)
+        call = FlightCall(flight_context, lake.caller, threads, None, task)
         return [await call.parse(size, threading.get_ident) for size in (100, 10_000)]
 
-    short, long = asyncio.run(threads_of_parsers())
-    assert short == threading.get_ident() != long
+    short_request_thread, long_request_thread = asyncio.run(parser_threads())
+    assert short_request_thread == threading.get_ident() != long_request_thread
 
 
 LONG_BODIES: dict[str, tuple[str, bytes]] = {
@@ -105,15 +105,15 @@ LONG_BODIES: dict[str, tuple[str, bytes]] = {
 
 
 @pytest.mark.parametrize(("action", "body"), LONG_BODIES.values(), ids=LONG_BODIES)
-def test_action_body_over_limit_is_rejected_before_parsing(raw: Raw, action: str, body: bytes) -> None:
-    with pytest.raises(Refused) as raised:
-        raw.act(action, body)
+def test_action_body_over_limit_is_rejected_before_parsing(raw_client: RawClient, action: str, body: bytes) -> None:
+    with pytest.raises(CallRejected) as raised:
+        raw_client.do_action(action, body)
     assert (raised.value.code, raised.value.reason) == ("RESOURCE_EXHAUSTED", "command_too_large")
 
 
-def test_message_of_many_fields_is_rejected(raw: Raw) -> None:
+def test_message_of_many_fields_is_rejected(raw_client: RawClient) -> None:
     fields = b"\x28\x00" * 100  # field 5, a number
-    for send in (lambda: raw.put([fields]), lambda: raw.one("GetFlightInfo", b"\x1a\x00" * 100)):
-        with pytest.raises(Refused) as raised:
+    for send in (lambda: raw_client.put([fields]), lambda: raw_client.call_unary("GetFlightInfo", b"\x1a\x00" * 100)):
+        with pytest.raises(CallRejected) as raised:
             send()
-        assert raised.value.sentence == "The message has more than 64 fields"
+        assert raised.value.message == "The message has more than 64 fields"

@@ -9,7 +9,7 @@ from uuid import UUID
 import grpc
 import pytest
 
-from flight.raw_client import Raw, Refused, served, token
+from flight.raw_client import CallRejected, RawClient, running_server, token
 from penstock import errors
 from penstock.core.caller import Role
 from penstock.errors import Invalid, NotFound, PenstockError, Unavailable
@@ -20,26 +20,26 @@ from penstock.flight.table_actions import ActionHandler
 from tools import docs
 
 
-def failing(error: Exception) -> Any:
+def failing_action(error: Exception) -> Any:
     async def fail(_call: FlightCall, _body: bytes) -> bytes:
         raise error
 
     return {"fail": ActionHandler("It fails.", Role.VIEWER, fail)}
 
 
-def call_error(edge: FlightContext, error: Exception, **headers: str) -> Refused:
+def call_error(flight_context: FlightContext, error: Exception, **headers: str) -> CallRejected:
     with (
-        served(edge, actions=failing(error)) as server,
-        Raw(server, token()) as raw,
-        pytest.raises(Refused) as response,
+        running_server(flight_context, actions=failing_action(error)) as server,
+        RawClient(server, token()) as raw_client,
+        pytest.raises(CallRejected) as raised,
     ):
-        raw.act("fail", **headers)
-    return response.value
+        raw_client.do_action("fail", **headers)
+    return raised.value
 
 
 def test_every_error_kind_has_a_code() -> None:
     assert set(status.CODE_BY_KIND) == set(errors.KINDS)
-    assert {kind.__name__: code.name for kind, code in status.CODE_BY_KIND.items()} == {
+    assert {error_class.__name__: code.name for error_class, code in status.CODE_BY_KIND.items()} == {
         "Invalid": "INVALID_ARGUMENT",
         "Unauthenticated": "UNAUTHENTICATED",
         "Forbidden": "PERMISSION_DENIED",
@@ -56,20 +56,20 @@ def test_every_reason_with_a_code_exists_and_every_limit_has_one() -> None:
     raised = {entry.reason for entry in docs.list_errors()}
     assert set(status.CODE_BY_REASON) - raised == set()
     limits = {reason for reason in raised if reason.endswith("_too_large") or reason.startswith("too_many")}
-    elsewhere = {
+    raised_elsewhere = {
         "body_too_large", "too_many_values", "input_too_large", "headers_too_large", "query_too_large", "too_many_fields",
         "too_many_parameters", "too_many_runs",
     }  # fmt: skip
-    wrong_anyhow = {"too_many_columns"}  # however few calls there are
-    assert limits - set(status.CODE_BY_REASON) == elsewhere | wrong_anyhow
+    invalid_schemas = {"too_many_columns"}  # fewer calls do not help
+    assert limits - set(status.CODE_BY_REASON) == raised_elsewhere | invalid_schemas
 
 
-@pytest.mark.parametrize("kind", errors.KINDS)
-def test_status_contains_kind_reason_and_facts(kind: type[PenstockError]) -> None:
-    response = status.to_call_status(kind("odd_thing", "an odd thing happened; try another", thing="x"), "r1")
-    assert (response.code, response.message) == (status.CODE_BY_KIND[kind], "an odd thing happened; try another")
+@pytest.mark.parametrize("error_class", errors.KINDS)
+def test_status_contains_kind_reason_and_facts(error_class: type[PenstockError]) -> None:
+    response = status.to_call_status(error_class("odd_thing", "an odd thing happened; try another", thing="x"), "r1")
+    assert (response.code, response.message) == (status.CODE_BY_KIND[error_class], "an odd thing happened; try another")
     assert dict(response.trailing_metadata) == {
-        "penstock-kind": kind.__name__,
+        "penstock-kind": error_class.__name__,
         "penstock-reason": "odd_thing",
         "penstock-facts": '{"thing": "x"}',
         "x-request-id": "r1",
@@ -91,22 +91,24 @@ def test_status_facts_are_ascii() -> None:
     assert json.loads(response)["ä"] == "\n"
 
 
-LONG = [("ä" * 10_000, {}), ("half \ud800", {}), ("x", {"columns": ["c" * 100] * 1_000}), ("line\nbreak\0", {})]
+MESSAGES = [("ä" * 10_000, {}), ("half \ud800", {}), ("x", {"columns": ["c" * 100] * 1_000}), ("line\nbreak\0", {})]
 
 
-@pytest.mark.parametrize(("sentence", "facts"), LONG, ids=["long", "unsayable", "many facts", "odd"])
-def test_status_with_any_message_reaches_the_client(edge: FlightContext, sentence: str, facts: dict[str, Any]) -> None:
-    response = call_error(edge, Invalid("odd_thing", sentence, **facts))
+@pytest.mark.parametrize(("message", "facts"), MESSAGES, ids=["long", "surrogate", "many facts", "odd"])
+def test_status_with_any_message_reaches_the_client(
+    flight_context: FlightContext, message: str, facts: dict[str, Any]
+) -> None:
+    response = call_error(flight_context, Invalid("odd_thing", message, **facts))
     assert (response.code, response.reason) == ("INVALID_ARGUMENT", "odd_thing")
-    assert response.sentence[:4] == sentence[:4]
+    assert response.message[:4] == message[:4]
 
 
 def test_unexpected_error_is_logged_once_and_hidden_from_the_client(
-    edge: FlightContext, caplog: pytest.LogCaptureFixture
+    flight_context: FlightContext, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):
-        response = call_error(edge, RuntimeError("secret words of the database"), x_request_id="mine-1")
-    assert response == Refused(
+        response = call_error(flight_context, RuntimeError("secret words of the database"), x_request_id="mine-1")
+    assert response == CallRejected(
         "INTERNAL",
         "Internal error. Request id: mine-1",
         "internal_error",
@@ -117,23 +119,25 @@ def test_unexpected_error_is_logged_once_and_hidden_from_the_client(
     assert traces[0].facts == {"request_id": "mine-1"}  # type: ignore[attr-defined]
 
 
-def test_error_for_the_operator_is_logged(edge: FlightContext, caplog: pytest.LogCaptureFixture) -> None:
-    response = call_error(edge, Unavailable("database_unavailable", "host db.internal said no"))
-    assert (response.code, response.sentence) == ("UNAVAILABLE", "The catalog is not reachable. Try again later")
+def test_error_for_the_operator_is_logged(flight_context: FlightContext, caplog: pytest.LogCaptureFixture) -> None:
+    response = call_error(flight_context, Unavailable("database_unavailable", "host db.internal said no"))
+    assert (response.code, response.message) == ("UNAVAILABLE", "The catalog is not reachable. Try again later")
     warned = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert warned == ["database_unavailable: host db.internal said no"]
 
 
-def test_every_call_is_logged_and_counted(edge: FlightContext, caplog: pytest.LogCaptureFixture) -> None:
+def test_every_call_is_logged_and_counted(flight_context: FlightContext, caplog: pytest.LogCaptureFixture) -> None:
     received: list[Any] = []
     with (
         caplog.at_level(logging.INFO, "penstock.access"),
-        served(FlightContext(edge.workspace, edge.tokens, on_call=received.append)) as server,
-        Raw(server, token()) as raw,
+        running_server(
+            FlightContext(flight_context.workspace, flight_context.tokens, on_call=received.append)
+        ) as server,
+        RawClient(server, token()) as raw_client,
     ):
-        raw.get({"schema_name": "analytics", "table_name": "events"}, x_request_id="mine-2")
-        with pytest.raises(Refused):
-            raw.act("nothing")
+        raw_client.get({"schema_name": "analytics", "table_name": "events"}, x_request_id="mine-2")
+        with pytest.raises(CallRejected):
+            raw_client.do_action("nothing")
     facts = [record.facts for record in caplog.records if record.name == "penstock.access"]  # type: ignore[attr-defined]
     assert [(f["method"], f["code"], f["rows_out"]) for f in facts] == [
         ("DoGet", "OK", 5),

@@ -11,7 +11,7 @@ from penstock.rest.context import RestContext
 from penstock.service.auth.tokens import TokenVerifier
 from penstock.service.queries.execution import QueryExecutor
 from penstock.service.queries.sandbox import Sandbox
-from rest.rest_client import SECRET, Client, in_process_client, token
+from rest.rest_client import SECRET, RestClient, in_process_client, token
 from support import compiled_routes
 from support.workspaces import WorkspaceFixture
 
@@ -19,7 +19,7 @@ compiled_routes.share()
 
 
 @pytest.fixture
-def local(sqlite_workspace: WorkspaceFixture) -> Iterator[Lake]:
+def local_lake(sqlite_workspace: WorkspaceFixture) -> Iterator[Lake]:
     """Open the workspace as its local caller: another tenant than that of the tokens."""
     with sqlite_workspace.open() as opened:
         yield opened
@@ -34,19 +34,19 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
 
 
 @pytest.fixture
-def edge(local: Lake, sandbox: Sandbox) -> Iterator[RestContext]:
-    edge = RestContext.create(
-        local._workspace, TokenVerifier(SECRET), query_executor=QueryExecutor(local._workspace, sandbox)
+def rest_context(local_lake: Lake, sandbox: Sandbox) -> Iterator[RestContext]:
+    rest_context = RestContext.create(
+        local_lake._workspace, TokenVerifier(SECRET), query_executor=QueryExecutor(local_lake._workspace, sandbox)
     )
-    yield edge
-    edge.run_worker.close()
+    yield rest_context
+    rest_context.run_worker.close()
 
 
 @pytest.fixture
-def app(edge: RestContext) -> FastAPI:
-    return create_app(edge)
+def app(rest_context: RestContext) -> FastAPI:
+    return create_app(rest_context)
 
 
 @pytest.fixture
-def client(app: FastAPI) -> Client:
+def client(app: FastAPI) -> RestClient:
     return in_process_client(app, token())

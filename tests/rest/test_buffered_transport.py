@@ -18,11 +18,14 @@ def written_parts(write: Callable[[BufferedTransport], Any]) -> list[bytes]:
         def close(self) -> None:
             parts.append(b"closed")
 
+        def get_write_buffer_size(self) -> int:
+            return 0
+
         def get_extra_info(self, name: str, default: Any = None) -> Any:  # noqa: ARG002
             return f"extra {name}"
 
     async def run() -> None:
-        write(BufferedTransport(Recorder(), asyncio.get_running_loop()))
+        write(BufferedTransport(Recorder(), asyncio.get_running_loop(), 60.0))
         await asyncio.sleep(0)
 
     asyncio.run(run())
@@ -39,11 +42,11 @@ def test_large_parts_are_not_collected() -> None:
     assert list(map(len, parts)) == [5 + len(large), len(large)]
 
 
-def test_close_sends_what_was_written_before() -> None:
+def test_close_sends_buffered_data_first() -> None:
     assert written_parts(lambda transport: (transport.write(b"last"), transport.close())) == [b"last", b"closed"]
 
 
-def test_other_methods_are_those_of_the_transport() -> None:
+def test_other_methods_delegate_to_the_transport() -> None:
     assert written_parts(lambda transport: transport.write(transport.get_extra_info("peer").encode())) == [
         b"extra peer"
     ]

@@ -1,4 +1,4 @@
-"""Datasets over REST: what goes in comes out, exactly."""
+"""Datasets over REST: create, append, list, read, exact values."""
 
 import io
 import json
@@ -23,42 +23,42 @@ from penstock.errors import Invalid, Unavailable
 from penstock.lake import Lake
 from penstock.rest.requests.media_types import ARROW, PARQUET, negotiate
 from penstock.rest.responses import row_encoding
-from rest.rest_client import Client, in_process_client, token
+from rest.rest_client import RestClient, in_process_client, token
 
 FIELDS = [{"name": "id", "type": "int64", "nullable": False}, {"name": "word", "type": "string", "nullable": True}]
 CSV = {"content-type": "text/csv"}
 
 
 @pytest.fixture
-def orders(client: Client) -> str:
+def orders_path(client: RestClient) -> str:
     """Create a dataset of two versions: three rows, then five."""
     client("POST", "/datasets?name=shop.orders", code=201, content=b"id,word\n1,one\n2,two\n3,three\n", headers=CSV)
     client("POST", "/datasets/shop.orders/rows", content=b"id,word\n4,\n5,five\n", headers=CSV)
     return "/datasets/shop.orders"
 
 
-# --- making
+# --- create
 
 
-def test_create_dataset_from_schema(client: Client) -> None:
-    made = client("POST", "/datasets", code=201, json={"name": "shop.orders", "schema": FIELDS, "row_ids": False})
-    body = made.json()
+def test_create_dataset_from_schema(client: RestClient) -> None:
+    created = client("POST", "/datasets", code=201, json={"name": "shop.orders", "schema": FIELDS, "row_ids": False})
+    body = created.json()
     assert (body["name"], body["version"], body["rows"], body["row_ids"]) == ("shop.orders", 1, 0, False)
     assert body["schema"] == FIELDS
-    assert client("GET", made.headers["location"]).json() == body
-    assert client("GET", "/datasets/shop.orders").headers["etag"] == made.headers["etag"]
+    assert client("GET", created.headers["location"]).json() == body
+    assert client("GET", "/datasets/shop.orders").headers["etag"] == created.headers["etag"]
 
 
-def test_create_dataset_with_cluster_key(client: Client) -> None:
+def test_create_dataset_with_cluster_key(client: RestClient) -> None:
     body = {"name": "shop.orders", "schema": FIELDS, "cluster_by": [FIELDS[1]["name"], FIELDS[0]["name"]]}
     assert client("POST", "/datasets", code=201, json=body).json()["cluster_by"] == body["cluster_by"]
     assert client("GET", "/datasets").json()["value"][0]["cluster_by"] == body["cluster_by"]
     csv = {"content": b"id,word\n1,one\n", "headers": {"content-type": "text/csv"}}
-    made = client("POST", "/datasets?name=a.b&cluster_by=word,id", code=201, **csv).json()
-    assert (made["cluster_by"], made["deleted_rows"], made["vector_files"]) == (["word", "id"], 0, 0)
+    created = client("POST", "/datasets?name=a.b&cluster_by=word,id", code=201, **csv).json()
+    assert (created["cluster_by"], created["deleted_rows"], created["vector_files"]) == (["word", "id"], 0, 0)
     assert client("POST", "/datasets?name=a.c", code=201, **csv).json()["cluster_by"] == []
-    refused = client("POST", "/datasets?name=a.d&cluster_by=id,id", code=400, **csv)
-    assert refused.json()["code"] == "DUPLICATE_PARAMETER"
+    rejected = client("POST", "/datasets?name=a.d&cluster_by=id,id", code=400, **csv)
+    assert rejected.json()["code"] == "DUPLICATE_PARAMETER"
 
 
 TYPES = [
@@ -67,14 +67,16 @@ TYPES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", TYPES, ids=str)
-def test_create_dataset_accepts_returned_schema(client: Client, kind: Any) -> None:
-    made = client("POST", "/datasets", code=201, json={"name": "a.b", "schema": [{"name": "x", "type": kind}]}).json()
-    again = client("POST", "/datasets", code=201, json={"name": "a.c", "schema": made["schema"]}).json()
-    assert again["schema"] == made["schema"]
+@pytest.mark.parametrize("data_type", TYPES, ids=str)
+def test_create_dataset_accepts_returned_schema(client: RestClient, data_type: Any) -> None:
+    first = client(
+        "POST", "/datasets", code=201, json={"name": "a.b", "schema": [{"name": "x", "type": data_type}]}
+    ).json()
+    second = client("POST", "/datasets", code=201, json={"name": "a.c", "schema": first["schema"]}).json()
+    assert second["schema"] == first["schema"]
 
 
-BAD = [
+INVALID_BODIES = [
     ({}, "missing_name"),
     ({"name": 7, "schema": FIELDS}, "missing_name"),
     ({"name": "orders", "schema": FIELDS}, "bad_dataset_name"),
@@ -101,8 +103,10 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("body", "reason"), BAD, ids=lambda value: str(value)[:60].encode("ascii", "replace").decode())
-def test_create_dataset_with_bad_schema_is_rejected(client: Client, body: Any, reason: str) -> None:
+@pytest.mark.parametrize(
+    ("body", "reason"), INVALID_BODIES, ids=lambda value: str(value)[:60].encode("ascii", "replace").decode()
+)
+def test_create_dataset_with_bad_schema_is_rejected(client: RestClient, body: Any, reason: str) -> None:
     response = client(
         "POST", "/datasets", code=400, content=json.dumps(body), headers={"content-type": "application/json"}
     )
@@ -110,61 +114,71 @@ def test_create_dataset_with_bad_schema_is_rejected(client: Client, body: Any, r
     assert client("GET", "/datasets").json()["value"] == []
 
 
-def test_create_dataset_with_taken_name_is_rejected(client: Client, orders: str) -> None:
+def test_create_dataset_with_taken_name_is_rejected(client: RestClient, orders_path: str) -> None:
     response = client("POST", "/datasets", code=409, json={"name": "Shop.Orders", "schema": FIELDS})
     assert response.json()["code"] == "DATASET_EXISTS"
 
 
-# --- filling
+# --- append
 
 TABLE = pa.table({"id": pa.array([7, 8], pa.int64()), "word": ["seven", None]})
 
 
-def _arrow(new: Callable[..., Any]) -> bytes:
+def _arrow_file(open_writer: Callable[..., Any]) -> bytes:
     sink = io.BytesIO()
-    with new(sink, TABLE.schema) as writer:
+    with open_writer(sink, TABLE.schema) as writer:
         writer.write_table(TABLE)
     return sink.getvalue()
 
 
-def _saved(save: Callable[[pa.Table, io.BytesIO], object]) -> bytes:
+def _saved_file(save: Callable[[pa.Table, io.BytesIO], object]) -> bytes:
     sink = io.BytesIO()
     save(TABLE, sink)
     return sink.getvalue()
 
 
-SENT = {
-    PARQUET: _saved(pq.write_table),
-    "application/x-parquet": _saved(pq.write_table),
-    "text/csv": _saved(pacsv.write_csv),
-    "text/csv; charset=utf-8": _saved(pacsv.write_csv),
-    ARROW: _arrow(pa.ipc.new_stream),
-    "application/vnd.apache.arrow.file": _arrow(pa.ipc.new_file),
+FILES = {
+    PARQUET: _saved_file(pq.write_table),
+    "application/x-parquet": _saved_file(pq.write_table),
+    "text/csv": _saved_file(pacsv.write_csv),
+    "text/csv; charset=utf-8": _saved_file(pacsv.write_csv),
+    ARROW: _arrow_file(pa.ipc.new_stream),
+    "application/vnd.apache.arrow.file": _arrow_file(pa.ipc.new_file),
     "application/x-ndjson": b'{"id": 7, "word": "seven"}\n{"id": 8, "word": null}\n',
     "application/jsonl": b'{"id": 7, "word": "seven"}\n{"id": 8}\n',
 }
 
 
-@pytest.mark.parametrize("kind", SENT)
-def test_create_and_append_accept_every_file_format(client: Client, orders: str, kind: str) -> None:
-    receipt = client("POST", f"{orders}/rows", content=SENT[kind], headers={"content-type": kind}).json()
+@pytest.mark.parametrize("media_type", FILES)
+def test_create_and_append_accept_every_file_format(client: RestClient, orders_path: str, media_type: str) -> None:
+    receipt = client(
+        "POST", f"{orders_path}/rows", content=FILES[media_type], headers={"content-type": media_type}
+    ).json()
     (written,) = receipt["written"]
     assert (written["version"], written["inserted"], written["rows"]) == (3, 2, 7)
-    assert client("GET", f"{orders}/rows", params={"where": "id > 6"}).json()["value"] == TABLE.to_pylist()
-    made = client(
-        "POST", "/datasets?name=a.b&read_only=true", code=201, content=SENT[kind], headers={"content-type": kind}
+    assert client("GET", f"{orders_path}/rows", params={"where": "id > 6"}).json()["value"] == TABLE.to_pylist()
+    created = client(
+        "POST",
+        "/datasets?name=a.b&read_only=true",
+        code=201,
+        content=FILES[media_type],
+        headers={"content-type": media_type},
     )
-    assert (made.json()["rows"], made.json()["read_only"]) == (2, True)
-    refused = client("POST", "/datasets/a.b/rows", code=409, content=SENT[kind], headers={"content-type": kind})
-    assert refused.json()["code"] == "READ_ONLY"
+    assert (created.json()["rows"], created.json()["read_only"]) == (2, True)
+    rejected = client(
+        "POST", "/datasets/a.b/rows", code=409, content=FILES[media_type], headers={"content-type": media_type}
+    )
+    assert rejected.json()["code"] == "READ_ONLY"
 
 
 @pytest.mark.parametrize("headers", [{}, {"content-type": "application/json"}, {"content-type": "text/html"}, {**CSV, "content-encoding": "gzip"}])  # fmt: skip
-def test_append_with_unsupported_content_type_is_rejected(client: Client, orders: str, headers: dict[str, str]) -> None:
-    client("POST", f"{orders}/rows", code=415, content=b"id\n1\n", headers=headers)
+def test_append_with_unsupported_content_type_is_rejected(
+    client: RestClient, orders_path: str, headers: dict[str, str]
+) -> None:
+    client("POST", f"{orders_path}/rows", code=415, content=b"id\n1\n", headers=headers)
 
 
-BROKEN = [
+CORRUPT_BODIES = [
     ("text/csv", b""),
     ("text/csv", b"id,word\n1\n"),
     ("text/csv", b"id,word\nx,y\n"),
@@ -175,66 +189,68 @@ BROKEN = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "content"), BROKEN)
-def test_append_with_corrupt_body_changes_nothing(client: Client, orders: str, kind: str, content: bytes) -> None:
-    response = client("POST", f"{orders}/rows", code=400, content=content, headers={"content-type": kind})
+@pytest.mark.parametrize(("media_type", "content"), CORRUPT_BODIES)
+def test_append_with_corrupt_body_changes_nothing(
+    client: RestClient, orders_path: str, media_type: str, content: bytes
+) -> None:
+    response = client("POST", f"{orders_path}/rows", code=400, content=content, headers={"content-type": media_type})
     assert "/tmp" not in response.text
-    assert client("GET", orders).json()["version"] == 2
+    assert client("GET", orders_path).json()["version"] == 2
 
 
-def test_append_with_same_idempotency_key_writes_once(client: Client, orders: str) -> None:
+def test_append_with_same_idempotency_key_writes_once(client: RestClient, orders_path: str) -> None:
     def send(content: bytes, code: int = 200) -> Any:
         headers = {**CSV, "idempotency-key": "monday"}
-        return client("POST", f"{orders}/rows", code=code, content=content, headers=headers).json()
+        return client("POST", f"{orders_path}/rows", code=code, content=content, headers=headers).json()
 
-    first, again = send(b"id,word\n9,nine\n"), send(b"id,word\n9,nine\n")
-    assert (first["replayed"], again["replayed"]) == (False, True)
-    assert first["written"] == again["written"]
-    assert client("GET", orders).json()["rows"] == 6
+    first, repeated = send(b"id,word\n9,nine\n"), send(b"id,word\n9,nine\n")
+    assert (first["replayed"], repeated["replayed"]) == (False, True)
+    assert first["written"] == repeated["written"]
+    assert client("GET", orders_path).json()["rows"] == 6
     send(b"id,word\n10,ten\n", code=409)
 
 
-def test_drop_dataset_read_by_a_query_requires_force(client: Client, orders: str) -> None:
+def test_drop_dataset_read_by_a_query_requires_force(client: RestClient, orders_path: str) -> None:
     schema = {"name": "ids", "type_id": gts.QUERY_RETURNS, "fields": [{"name": "id", "type": "number"}]}
     returns = client("POST", "/gts", json=schema, code=201).json()["id"]
-    name = client("GET", orders).json()["name"]
+    name = client("GET", orders_path).json()["name"]
     query = {"name": "all ids", "sql": f"SELECT id FROM {name}", "returns_schema_id": returns}
     client("POST", "/queries", json=query, code=201)
-    problem = client("DELETE", orders, code=409).json()
+    problem = client("DELETE", orders_path, code=409).json()
     assert (problem["code"], problem["query_count"], problem["queries"][0]["name"]) == ("DATASET_IN_USE", 1, "all ids")
-    client("DELETE", f"{orders}?force=yes", code=400)
-    client("DELETE", f"{orders}?force=false", code=409)
-    client("DELETE", f"{orders}?force=true", code=204)
+    client("DELETE", f"{orders_path}?force=yes", code=400)
+    client("DELETE", f"{orders_path}?force=false", code=409)
+    client("DELETE", f"{orders_path}?force=true", code=204)
     client("GET", "/queries/all ids/results", code=404)
 
 
-def test_drop_dataset_frees_its_name(client: Client, orders: str) -> None:
-    client("DELETE", orders, code=204)
-    for path in (orders, f"{orders}/rows", f"{orders}/history"):
+def test_drop_dataset_frees_its_name(client: RestClient, orders_path: str) -> None:
+    client("DELETE", orders_path, code=204)
+    for path in (orders_path, f"{orders_path}/rows", f"{orders_path}/history"):
         client("GET", path, code=404)
-    client("DELETE", orders, code=404)
+    client("DELETE", orders_path, code=404)
     client("POST", "/datasets", code=201, json={"name": "shop.orders", "schema": FIELDS})
 
 
-# --- looking
+# --- show and list
 
 
-def test_show_dataset_by_id_and_by_name(client: Client, orders: str) -> None:
-    body = client("GET", orders).json()
+def test_show_dataset_by_id_and_by_name(client: RestClient, orders_path: str) -> None:
+    body = client("GET", orders_path).json()
     assert client("GET", f"/datasets/{body['id']}").json() == body
     assert client("GET", "/datasets/SHOP.ORDERS").json() == body
     assert (body["version"], body["rows"]) == (2, 5)
 
 
 @pytest.mark.parametrize("name", ["nothing", "no.where", "a.b.c", "%00", "..", "x" * 5_000, "%F0%9F%8D%B0.x"])
-def test_unknown_dataset_returns_404(client: Client, name: str) -> None:
+def test_unknown_dataset_returns_404(client: RestClient, name: str) -> None:
     assert client("GET", f"/datasets/{name}/schema", code=404).json()["code"] in (
         "DATASET_NOT_FOUND",
         "ROUTE_NOT_FOUND",
     )
 
 
-REFERENCES = {  # reference to a dataset, made from its id → whether it is one
+REFERENCES = {  # function that writes a reference from the dataset id; whether the reference is valid
     "id": (str, True),
     "upper-case id": (lambda id: str(id).upper(), True),
     "name": (lambda _: "shop.orders", True),
@@ -248,103 +264,103 @@ REFERENCES = {  # reference to a dataset, made from its id → whether it is one
 
 @pytest.mark.parametrize(("write_reference", "is_valid"), REFERENCES.values(), ids=REFERENCES)
 def test_dataset_reference_means_the_same_in_python_rest_and_inference(
-    local: Lake, app: FastAPI, write_reference: Callable[[UUID], str], is_valid: bool
+    local_lake: Lake, app: FastAPI, write_reference: Callable[[UUID], str], is_valid: bool
 ) -> None:
-    dataset = local.create("shop.orders", {"id": [1]})
-    client = in_process_client(app, token(tenant=local.caller.tenant))
+    dataset = local_lake.create("shop.orders", {"id": [1]})
+    client = in_process_client(app, token(tenant=local_lake.caller.tenant))
     reference = write_reference(dataset.id)
     path = f"/datasets/{quote(reference, safe='')}"
     if is_valid:
-        assert local.dataset(reference).id == dataset.id
+        assert local_lake.dataset(reference).id == dataset.id
         assert client("GET", path).json()["id"] == str(dataset.id)
         assert client("POST", "/gts/infer", json={"dataset": reference}).json()["fields"][0]["name"] == "id"
     else:
         with pytest.raises(Invalid, match="Invalid dataset name"):
-            local.dataset(reference)
+            local_lake.dataset(reference)
         assert client("GET", path, code=404).json()["code"] == "DATASET_NOT_FOUND"
-        answer = client("POST", "/gts/infer", json={"dataset": reference}, code=400)
-        assert answer.json()["code"] == "BAD_DATASET_NAME"
+        response = client("POST", "/gts/infer", json={"dataset": reference}, code=400)
+        assert response.json()["code"] == "BAD_DATASET_NAME"
 
 
-def test_show_dataset_with_current_etag_returns_304(client: Client, orders: str) -> None:
-    tag = client("GET", orders).headers["etag"]
+def test_show_dataset_with_current_etag_returns_304(client: RestClient, orders_path: str) -> None:
+    tag = client("GET", orders_path).headers["etag"]
     for header in (tag, f"W/{tag}", f'"other", {tag}', "*"):
-        response = client("GET", orders, code=304, headers={"if-none-match": header})
+        response = client("GET", orders_path, code=304, headers={"if-none-match": header})
         assert (response.content, response.headers["etag"]) == (b"", tag)
-    client("GET", orders, headers={"if-none-match": '"other"'})
-    client("POST", f"{orders}/rows", content=b"id\n6\n", headers=CSV)
-    assert client("GET", orders, headers={"if-none-match": tag}).headers["etag"] != tag
+    client("GET", orders_path, headers={"if-none-match": '"other"'})
+    client("POST", f"{orders_path}/rows", content=b"id\n6\n", headers=CSV)
+    assert client("GET", orders_path, headers={"if-none-match": tag}).headers["etag"] != tag
 
 
-def test_recreated_dataset_has_new_etag(client: Client, orders: str) -> None:
+def test_recreated_dataset_has_new_etag(client: RestClient, orders_path: str) -> None:
     tags = []
     for _ in range(2):
-        client("DELETE", orders, code=204)
+        client("DELETE", orders_path, code=204)
         client("POST", "/datasets", code=201, json={"name": "shop.orders", "schema": FIELDS})
-        tags.append(client("GET", orders).headers["etag"])
+        tags.append(client("GET", orders_path).headers["etag"])
     assert tags[0] != tags[1]
 
 
-def test_schema_route_returns_schema_of_each_version(client: Client, orders: str) -> None:
-    body = client("GET", f"{orders}/schema", params={"version": 1}).json()
+def test_schema_route_returns_schema_of_each_version(client: RestClient, orders_path: str) -> None:
+    body = client("GET", f"{orders_path}/schema", params={"version": 1}).json()
     assert (body["name"], body["version"]) == ("shop.orders", 1)
     assert [field["name"] for field in body["schema"]] == ["id", "word"]
-    assert client("GET", f"{orders}/schema", params={"version": 9}, code=404).json()["code"] == "VERSION_NOT_FOUND"
+    assert client("GET", f"{orders_path}/schema", params={"version": 9}, code=404).json()["code"] == "VERSION_NOT_FOUND"
 
 
-def pages(client: Client, path: str, page_size: int = 1_000) -> list[Any]:
-    found = []
+def pages(client: RestClient, path: str, page_size: int = 1_000) -> list[Any]:
+    items = []
     while path:
         body = client("GET", path, headers={"prefer": f"odata.maxpagesize={page_size}"}).json()
         assert len(body["value"]) <= page_size
-        found += body["value"]
+        items += body["value"]
         path = body.get("@odata.nextLink", "")
-    return found
+    return items
 
 
-def test_history_is_paged_newest_first(client: Client, orders: str) -> None:
+def test_history_is_paged_newest_first(client: RestClient, orders_path: str) -> None:
     for i in range(3):
-        client("POST", f"{orders}/rows", content=b"id\n%d\n" % i, headers=CSV)
+        client("POST", f"{orders_path}/rows", content=b"id\n%d\n" % i, headers=CSV)
     for size in (1, 2, 5, 9):
-        assert [v["version"] for v in pages(client, f"{orders}/history", size)] == [5, 4, 3, 2, 1]
-        assert [v["version"] for v in pages(client, f"{orders}/history?before=4", size)] == [3, 2, 1]
-    assert client("GET", f"{orders}/history").json()["value"][-1]["operation"] == "create"
+        assert [v["version"] for v in pages(client, f"{orders_path}/history", size)] == [5, 4, 3, 2, 1]
+        assert [v["version"] for v in pages(client, f"{orders_path}/history?before=4", size)] == [3, 2, 1]
+    assert client("GET", f"{orders_path}/history").json()["value"][-1]["operation"] == "create"
 
 
 @pytest.mark.parametrize("page_size", [1, 2, 3, 10])
 @pytest.mark.parametrize("top", [0, 1, 3, 5, 9])
 @pytest.mark.parametrize("path", ["rows", "history"])
 def test_top_of_rows_and_history_limits_all_pages_together(
-    client: Client, orders: str, path: str, top: int, page_size: int
+    client: RestClient, orders_path: str, path: str, top: int, page_size: int
 ) -> None:
     for i in range(3):
-        client("POST", f"{orders}/rows", content=b"id\n%d\n" % (6 + i), headers=CSV)
-    key, everything = ("id", [1, 2, 3, 4, 5, 6, 7, 8]) if path == "rows" else ("version", [5, 4, 3, 2, 1])
-    assert [item[key] for item in pages(client, f"{orders}/{path}?$top={top}", page_size)] == everything[:top]
-    first = client("GET", f"{orders}/{path}?$top={top}").json()
-    assert ([item[key] for item in first["value"]], "@odata.nextLink" in first) == (everything[:top], False)
+        client("POST", f"{orders_path}/rows", content=b"id\n%d\n" % (6 + i), headers=CSV)
+    key, expected = ("id", [1, 2, 3, 4, 5, 6, 7, 8]) if path == "rows" else ("version", [5, 4, 3, 2, 1])
+    assert [item[key] for item in pages(client, f"{orders_path}/{path}?$top={top}", page_size)] == expected[:top]
+    first = client("GET", f"{orders_path}/{path}?$top={top}").json()
+    assert ([item[key] for item in first["value"]], "@odata.nextLink" in first) == (expected[:top], False)
 
 
 @pytest.mark.parametrize("path", ["rows", "history"])
 def test_rows_and_history_apply_the_preferred_page_size_and_validate_the_position(
-    client: Client, orders: str, path: str
+    client: RestClient, orders_path: str, path: str
 ) -> None:
     prefer = {"prefer": "odata.maxpagesize=1"}
-    first = client("GET", f"{orders}/{path}", headers=prefer)
+    first = client("GET", f"{orders_path}/{path}", headers=prefer)
     assert first.headers["preference-applied"] == prefer["prefer"]
     assert len(first.json()["value"]) == 1
     link = first.json()["@odata.nextLink"]
     assert len(client("GET", link).json()["value"]) == 1  # the token keeps the page size
     client("GET", f"{link}&$top=1", code=400)
     for text in ("", "x", "A" * 9_000):
-        problem = client("GET", f"{orders}/{path}?$skiptoken={text}", code=400).json()
+        problem = client("GET", f"{orders_path}/{path}?$skiptoken={text}", code=400).json()
         assert problem["code"] == "BAD_SKIPTOKEN"
     accept = {"accept": "application/vnd.apache.parquet"}
     if path == "rows":
         assert client("GET", link, headers=accept, code=400).json()["code"] == "PAGING_NOT_SUPPORTED"
 
 
-def test_list_datasets_is_paged(client: Client) -> None:
+def test_list_datasets_is_paged(client: RestClient) -> None:
     for i in range(5):
         client("POST", "/datasets", code=201, json={"name": f"shop.d{i}", "schema": FIELDS})
     names = [f"shop.d{i}" for i in range(5)]
@@ -358,19 +374,19 @@ def test_list_datasets_is_paged(client: Client) -> None:
 
 
 @pytest.mark.parametrize("query", ["$orderBy=name", "$filter=cake eq 1", "name=x", "$top=-1", "$top=1&$top=2"])
-def test_list_datasets_with_unknown_option_is_rejected(client: Client, query: str) -> None:
+def test_list_datasets_with_unknown_option_is_rejected(client: RestClient, query: str) -> None:
     client("GET", f"/datasets?{query}", code=400)
 
 
-# --- reading
+# --- read rows
 
 
-def test_read_rows_pages_stay_at_one_version(client: Client, orders: str) -> None:
-    first = client("GET", f"{orders}/rows", headers={"prefer": "odata.maxpagesize=2"}).json()
+def test_read_rows_pages_stay_at_one_version(client: RestClient, orders_path: str) -> None:
+    first = client("GET", f"{orders_path}/rows", headers={"prefer": "odata.maxpagesize=2"}).json()
     assert [row["id"] for row in first["value"]] == [1, 2]
-    client("POST", f"{orders}/rows", content=b"id\n6\n", headers=CSV)
+    client("POST", f"{orders_path}/rows", content=b"id\n6\n", headers=CSV)
     assert [row["id"] for row in pages(client, first["@odata.nextLink"])] == [3, 4, 5]
-    assert "@odata.nextLink" not in client("GET", f"{orders}/rows?$top=6").json()
+    assert "@odata.nextLink" not in client("GET", f"{orders_path}/rows?$top=6").json()
 
 
 READS = [
@@ -386,44 +402,50 @@ READS = [
 
 @pytest.mark.parametrize(("query", "ids"), READS)
 def test_read_rows_with_where_returns_matching_rows(
-    client: Client, orders: str, query: dict[str, str], ids: list[int]
+    client: RestClient, orders_path: str, query: dict[str, str], ids: list[int]
 ) -> None:
-    assert [row["id"] for row in client("GET", f"{orders}/rows", params=query).json()["value"]] == ids
+    assert [row["id"] for row in client("GET", f"{orders_path}/rows", params=query).json()["value"]] == ids
 
 
-def test_read_rows_with_columns_returns_those_columns(client: Client, orders: str) -> None:
-    assert client("GET", f"{orders}/rows", params={"columns": "word, `id`", "$top": "1"}).json()["value"] == [
+def test_read_rows_with_columns_returns_those_columns(client: RestClient, orders_path: str) -> None:
+    assert client("GET", f"{orders_path}/rows", params={"columns": "word, `id`", "$top": "1"}).json()["value"] == [
         {"word": "one", "id": 1}
     ]
 
 
-REFUSED = ["version=x", "version=-1", "$top=1.5", "$skip=99999999999999999999", "where=cake = 1", "where=(", "columns=",
+BAD_PARAMETERS = ["version=x", "version=-1", "$top=1.5", "$skip=99999999999999999999", "where=cake = 1", "where=(", "columns=",
            "columns=cake", "columns=`id", "top=1", "version=1&version=2"]  # fmt: skip
 
 
-@pytest.mark.parametrize("query", REFUSED)
-def test_read_rows_with_bad_parameters_is_rejected(client: Client, orders: str, query: str) -> None:
-    client("GET", f"{orders}/rows?{query}", code=400)
+@pytest.mark.parametrize("query", BAD_PARAMETERS)
+def test_read_rows_with_bad_parameters_is_rejected(client: RestClient, orders_path: str, query: str) -> None:
+    client("GET", f"{orders_path}/rows?{query}", code=400)
 
 
-@pytest.mark.parametrize("kind", [ARROW, PARQUET])
-def test_read_rows_as_stream_returns_all_rows(client: Client, orders: str, kind: str) -> None:
-    response = client("GET", f"{orders}/rows", headers={"accept": kind}, params={"where": "id > 1"})
-    assert response.headers["content-type"] == kind
+@pytest.mark.parametrize("media_type", [ARROW, PARQUET])
+def test_read_rows_as_stream_returns_all_rows(client: RestClient, orders_path: str, media_type: str) -> None:
+    response = client("GET", f"{orders_path}/rows", headers={"accept": media_type}, params={"where": "id > 1"})
+    assert response.headers["content-type"] == media_type
     table = (
         pa.ipc.open_stream(response.content).read_all()
-        if kind == ARROW
+        if media_type == ARROW
         else pq.read_table(io.BytesIO(response.content))
     )
     assert table.column("id").to_pylist() == [2, 3, 4, 5]
-    none = client("GET", f"{orders}/rows", headers={"accept": kind}, params={"where": "id > 9"}).content
-    empty = pa.ipc.open_stream(none).read_all() if kind == ARROW else pq.read_table(io.BytesIO(none))
+    empty_content = client(
+        "GET", f"{orders_path}/rows", headers={"accept": media_type}, params={"where": "id > 9"}
+    ).content
+    empty = (
+        pa.ipc.open_stream(empty_content).read_all()
+        if media_type == ARROW
+        else pq.read_table(io.BytesIO(empty_content))
+    )
     assert (empty.num_rows, empty.schema.names) == (0, ["id", "word"])
-    client("GET", f"{orders}/rows?$top=1", headers={"accept": kind}, code=400)
+    client("GET", f"{orders_path}/rows?$top=1", headers={"accept": media_type}, code=400)
 
 
-@pytest.mark.parametrize("kind", [ARROW, PARQUET])
-def test_stream_rows_does_not_buffer_all_rows(kind: str) -> None:
+@pytest.mark.parametrize("media_type", [ARROW, PARQUET])
+def test_stream_rows_does_not_buffer_all_rows(media_type: str) -> None:
     read = list[int]()
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -432,17 +454,17 @@ def test_stream_rows_does_not_buffer_all_rows(kind: str) -> None:
             yield pa.record_batch({"x": pa.array(range(i * 1_000, i * 1_000 + 1_000), pa.int64())})
 
     stream = row_encoding.stream_rows(
-        kind, pa.RecordBatchReader.from_batches(pa.schema([("x", pa.int64())]), batches())
+        media_type, pa.RecordBatchReader.from_batches(pa.schema([("x", pa.int64())]), batches())
     )
     assert len(read) == 1
-    for taken in range(1, 11):
+    for chunk_no in range(1, 11):
         assert next(stream)
-        assert len(read) <= taken + 1
+        assert len(read) <= chunk_no + 1
 
 
 def test_stream_rows_error_in_first_batch_is_raised() -> None:
     def batches() -> Iterator[pa.RecordBatch]:
-        raise Unavailable("file_missing", "a data file is gone")
+        raise Unavailable("file_missing", "a data file is missing")
         yield
 
     reader = pa.RecordBatchReader.from_batches(pa.schema([("x", pa.int64())]), batches())
@@ -466,17 +488,17 @@ ACCEPTED = [
 ]
 
 
-@pytest.mark.parametrize(("accept", "kind"), ACCEPTED)
-def test_negotiate_returns_offer_with_highest_quality(accept: str | None, kind: str | None) -> None:
-    if kind:
-        assert negotiate(accept, ["a/json", "b/arrow"]) == kind
+@pytest.mark.parametrize(("accept", "media_type"), ACCEPTED)
+def test_negotiate_returns_offer_with_highest_quality(accept: str | None, media_type: str | None) -> None:
+    if media_type:
+        assert negotiate(accept, ["a/json", "b/arrow"]) == media_type
     else:
         with pytest.raises(Invalid):
             negotiate(accept, ["a/json", "b/arrow"])
 
 
-def test_negotiate_without_matching_offer_returns_406(client: Client, orders: str) -> None:
-    assert client("GET", f"{orders}/rows", headers={"accept": "text/html"}, code=406).json()["offered"]
+def test_negotiate_without_matching_offer_returns_406(client: RestClient, orders_path: str) -> None:
+    assert client("GET", f"{orders_path}/rows", headers={"accept": "text/html"}, code=406).json()["offered"]
 
 
 # --- values
@@ -503,20 +525,20 @@ VALUES: list[tuple[pa.Array, str]] = [
 def test_rows_to_json_keeps_all_digits(column: pa.Array, text: str) -> None:
     for array in (column, pa.concat_arrays([column[:1], column])[1:]):  # the same, and with an offset
         encoded = row_encoding.rows_to_json([pa.record_batch({"x": array})])
-        assert encoded == "[" + ",".join(f'{{"x":{each}}}' for each in _split(text)) + "]"
+        assert encoded == "[" + ",".join(f'{{"x":{value}}}' for value in _split(text)) + "]"
 
 
 def _split(text: str) -> list[str]:
     """Return the elements of a JSON list as source text."""
-    decoder, at, found = json.JSONDecoder(), 1, []
-    while text[at] != "]":
-        _, end = decoder.raw_decode(text, at)
-        found.append(text[at:end])
-        at = end + (text[end] == ",")
-    return found
+    decoder, position, elements = json.JSONDecoder(), 1, []
+    while text[position] != "]":
+        _, end = decoder.raw_decode(text, position)
+        elements.append(text[position:end])
+        position = end + (text[end] == ",")
+    return elements
 
 
-def test_read_rows_page_keeps_all_digits(client: Client) -> None:
+def test_read_rows_page_keeps_all_digits(client: RestClient) -> None:
     table = pa.table({"n": [2**63 - 1], "d": [Decimal("0.10")], "t": ["\u2028</script>"]})
     sink = io.BytesIO()
     pq.write_table(table, sink)
@@ -527,56 +549,56 @@ def test_read_rows_page_keeps_all_digits(client: Client) -> None:
 
 
 @given(
-    batches=st.lists(st.integers(0, 7), max_size=5), skip=st.integers(0, 20), top=st.integers(0, 12), most=st.integers(1, 200)
+    batches=st.lists(st.integers(0, 7), max_size=5), skip=st.integers(0, 20), top=st.integers(0, 12), max_bytes=st.integers(1, 200)
 )  # fmt: skip
-def test_take_page_pages_cover_all_rows_once(batches: list[int], skip: int, top: int, most: int) -> None:
+def test_take_page_pages_cover_all_rows_once(batches: list[int], skip: int, top: int, max_bytes: int) -> None:
     ends = [sum(batches[: i + 1]) for i in range(len(batches))]
     parts = [
         pa.record_batch({"x": pa.array(range(end - n, end), pa.int64())}) for n, end in zip(batches, ends, strict=True)
     ]
     schema = pa.schema([("x", pa.int64())])
-    taken, more = row_encoding.take_page(pa.RecordBatchReader.from_batches(schema, parts), skip, top, most)
-    got = [value for batch in taken for value in batch.column(0).to_pylist()]
+    page, has_more = row_encoding.take_page(pa.RecordBatchReader.from_batches(schema, parts), skip, top, max_bytes)
+    values = [value for batch in page for value in batch.column(0).to_pylist()]
     expected = list(range(sum(batches)))[skip : skip + top]
-    assert got == expected[: len(got)]
-    assert more == (skip + len(got) < sum(batches))
-    assert bool(got) == bool(expected)
-    if most == 200 or len(got) * 8 + 8 <= most:
-        assert got == expected or len(got) * 8 + 8 > most
+    assert values == expected[: len(values)]
+    assert has_more == (skip + len(values) < sum(batches))
+    assert bool(values) == bool(expected)
+    if max_bytes == 200 or len(values) * 8 + 8 <= max_bytes:
+        assert values == expected or len(values) * 8 + 8 > max_bytes
 
 
-def test_list_datasets_filters_by_members(client: Client) -> None:
+def test_list_datasets_filters_by_members(client: RestClient) -> None:
     for name, count in (("shop.Orders", 3), ("shop.items", 1), ("hr.people", 1)):
-        body, kind = b"id\n" + b"1\n" * count, {"content-type": "text/csv"}
-        client("POST", f"/datasets?name={name}", content=body, headers=kind, code=201)
+        body, headers = b"id\n" + b"1\n" * count, {"content-type": "text/csv"}
+        client("POST", f"/datasets?name={name}", content=body, headers=headers, code=201)
 
-    def found(**params: str) -> list[str]:
-        answer = client("GET", "/datasets", params={f"${option}": text for option, text in params.items()})
-        return [each["name"] for each in answer.json()["value"]]
+    def find_names(**params: str) -> list[str]:
+        response = client("GET", "/datasets", params={f"${option}": text for option, text in params.items()})
+        return [dataset["name"] for dataset in response.json()["value"]]
 
-    assert found() == ["hr.people", "shop.items", "shop.Orders"]
-    assert found(filter="rows gt 1") == ["shop.Orders"]
-    assert found(filter="schema_name eq 'shop' and startswith(table_name, 'i')") == ["shop.items"]
-    assert found(filter="tolower(name) eq 'shop.orders'") == ["shop.Orders"]
-    assert found(search="ORDERS shop") == ["shop.Orders"]
-    assert found(orderby="rows desc,name") == ["shop.Orders", "hr.people", "shop.items"]
-    counting = {"$count": "true", "$filter": "version eq 1"}
-    counted = client("GET", "/datasets", params=counting, headers={"prefer": "odata.maxpagesize=1"}).json()
-    assert (counted["@odata.count"], len(counted["value"])) == (3, 1)
-    assert names_of(client("GET", counted["@odata.nextLink"])) == ["shop.items"]
-    picked = client("GET", "/datasets", params={"$select": "name,table_name,schema", "$top": "1"}).json()["value"]
-    assert [set(each) for each in picked] == [{"name", "table_name", "schema"}]
+    assert find_names() == ["hr.people", "shop.items", "shop.Orders"]
+    assert find_names(filter="rows gt 1") == ["shop.Orders"]
+    assert find_names(filter="schema_name eq 'shop' and startswith(table_name, 'i')") == ["shop.items"]
+    assert find_names(filter="tolower(name) eq 'shop.orders'") == ["shop.Orders"]
+    assert find_names(search="ORDERS shop") == ["shop.Orders"]
+    assert find_names(orderby="rows desc,name") == ["shop.Orders", "hr.people", "shop.items"]
+    params = {"$count": "true", "$filter": "version eq 1"}
+    first_page = client("GET", "/datasets", params=params, headers={"prefer": "odata.maxpagesize=1"}).json()
+    assert (first_page["@odata.count"], len(first_page["value"])) == (3, 1)
+    assert names_of(client("GET", first_page["@odata.nextLink"])) == ["shop.items"]
+    selected = client("GET", "/datasets", params={"$select": "name,table_name,schema", "$top": "1"}).json()["value"]
+    assert [set(dataset) for dataset in selected] == [{"name", "table_name", "schema"}]
     client("GET", "/datasets", params={"$filter": "colour eq 1"}, code=400)
 
 
-def names_of(answer: httpx.Response) -> list[str]:
-    return [each["name"] for each in answer.json()["value"]]
+def names_of(response: httpx.Response) -> list[str]:
+    return [item["name"] for item in response.json()["value"]]
 
 
-def test_append_with_reserved_idempotency_key_is_rejected(client: Client, orders: str) -> None:
-    kind = {"content-type": "text/csv", "idempotency-key": "auto:x"}
-    client("POST", f"{orders}/rows", content=b"id\n1\n", headers=kind, code=400)
+def test_append_with_reserved_idempotency_key_is_rejected(client: RestClient, orders_path: str) -> None:
+    headers = {"content-type": "text/csv", "idempotency-key": "auto:x"}
+    client("POST", f"{orders_path}/rows", content=b"id\n1\n", headers=headers, code=400)
 
 
-def test_read_rows_with_duplicate_column_is_rejected(client: Client, orders: str) -> None:
-    client("GET", f"{orders}/rows?columns=id,id", code=400)
+def test_read_rows_with_duplicate_column_is_rejected(client: RestClient, orders_path: str) -> None:
+    client("GET", f"{orders_path}/rows?columns=id,id", code=400)

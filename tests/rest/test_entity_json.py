@@ -1,4 +1,4 @@
-"""Responses that splice serialized JSON are the same as those that serialize everything."""
+"""A response with spliced JSON equals a response that serializes whole entities."""
 
 import json
 from dataclasses import replace
@@ -26,8 +26,8 @@ def entry(name: str = "sales", version: int = 1) -> SchemaEntry:
 def test_spliced_page_equals_the_serialized_page(head: dict[str, object], tail: dict[str, object], count: int) -> None:
     items = [entry(f"s{number}") for number in range(count)]
     spliced = media_types.spliced_json_response(head, "value", map(entity_json, items), tail, {})
-    whole = media_types.json_response({**head, "value": [item.as_json() for item in items], **tail})
-    assert spliced.body == whole.body
+    serialized = media_types.json_response({**head, "value": [item.as_json() for item in items], **tail})
+    assert spliced.body == serialized.body
 
 
 @pytest.mark.parametrize("head", [{}, {"@odata.context": "/$metadata#gts/$entity"}])

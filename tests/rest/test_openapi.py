@@ -26,7 +26,7 @@ from penstock.rest.context import RestContext
 from penstock.rest.requests import media_types
 from penstock.rest.routes import api_docs
 from penstock.service.pipelines.run_worker import RunLimits, RunWorker
-from rest.rest_client import TENANT, Client, bearer, token, wait_for_run
+from rest.rest_client import TENANT, RestClient, bearer, token, wait_for_run
 
 CALLERS = {
     "an admin": bearer(token(Role.ADMIN)),
@@ -39,13 +39,13 @@ FIELDS = [{"name": "order_id", "type": "string"}]
 COLUMNS = [{"name": "id", "type": "int64"}, {"name": "amount", "type": {"decimal": [12, 2]}}]
 SCHEMA = {"name": "Orders", "type_id": gts.QUERY_RETURNS, "fields": FIELDS}
 METADATA = {"owner": "sales"}
-SQL = "SELECT id::VARCHAR AS order_id FROM shop.orders WHERE amount >= $least"
-LEAST = [{"name": "least", "type": "number", "default": 0}]
+SQL = "SELECT id::VARCHAR AS order_id FROM shop.orders WHERE amount >= $min_amount"
+PARAMETERS = [{"name": "min_amount", "type": "number", "default": 0}]
 KEY = {"idempotency-key": "nightly"}
 
 
 def query(schema: str, name: str = "Large orders", **members: Any) -> dict[str, Any]:
-    return {"name": name, "sql": SQL, "parameters": LEAST, "returns_schema_id": schema, **members}
+    return {"name": name, "sql": SQL, "parameters": PARAMETERS, "returns_schema_id": schema, **members}
 
 
 def pipeline(dataset: str, name: str = "Nightly") -> dict[str, Any]:
@@ -55,17 +55,18 @@ def pipeline(dataset: str, name: str = "Nightly") -> dict[str, Any]:
 
 
 @pytest.fixture
-def edge(edge: RestContext) -> Iterator[RestContext]:
+def rest_context(rest_context: RestContext) -> Iterator[RestContext]:
     """Return a context with room for all runs that generated requests may start."""
-    roomy = replace(
-        edge, run_worker=RunWorker(edge.workspace, RunLimits(max_queued=100_000, max_queued_per_tenant=100_000))
+    context = replace(
+        rest_context,
+        run_worker=RunWorker(rest_context.workspace, RunLimits(max_queued=100_000, max_queued_per_tenant=100_000)),
     )
-    yield roomy
-    roomy.run_worker.close()
+    yield context
+    context.run_worker.close()
 
 
 @schemathesis.serializer(*media_types.FILE_FORMATS)
-def rows(_context: Any, value: Any) -> bytes:
+def serialize_file(_context: Any, value: Any) -> bytes:
     return value if isinstance(value, bytes) else str(value).encode(errors="replace")
 
 
@@ -77,11 +78,11 @@ def openapi(app: FastAPI) -> dict[str, Any]:
 
 @pytest.fixture
 def document(app: FastAPI) -> OpenApiSchema:
-    # A filter or a patch is text to the document and has a grammar of its own, so a valid text may still be rejected.
+    # The document declares a filter or a patch as text, but each has its own grammar, so a valid text may be rejected.
     rejected = {"expected-statuses": [400, 401, 403, 404, 405, 406, 409, 412, 415]}
-    # Requests without a token are tested below: this check would send our token along.
-    off = {"enabled": False}
-    checks = {"positive_data_acceptance": off, "ignored_auth": off, "negative_data_rejection": rejected}
+    # Requests without a token are tested below: this check would send the token.
+    disabled = {"enabled": False}
+    checks = {"positive_data_acceptance": disabled, "ignored_auth": disabled, "negative_data_rejection": rejected}
     generation = {"deterministic": True, "database": "none", "with-security-parameters": False}
     config = schemathesis.Config.from_dict({"checks": checks, "generation": generation})
     return schemathesis.openapi.from_asgi("/openapi.json", app, config=config)
@@ -93,7 +94,7 @@ def operations(openapi: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
             yield f"{method.upper()} {path}", operation
 
 
-# --- the document itself
+# --- the document
 
 
 def test_document_is_valid_openapi_3_1(document: OpenApiSchema, openapi: dict[str, Any]) -> None:
@@ -114,16 +115,16 @@ def test_every_operation_has_descriptions_of_all_parameters(openapi: dict[str, A
         assert operation["summary"], label
         assert operation["tags"], label
         for parameter in operation.get("parameters", []):
-            where = f"{label}: {parameter['name']}"
-            assert parameter["description"], where
-            assert parameter["schema"], where
-            assert "example" in parameter or parameter["schema"]["examples"], where
-        assert {each["name"] for each in operation.get("parameters", []) if each["in"] == "path"} == {
+            name = f"{label}: {parameter['name']}"
+            assert parameter["description"], name
+            assert parameter["schema"], name
+            assert "example" in parameter or parameter["schema"]["examples"], name
+        assert {parameter["name"] for parameter in operation.get("parameters", []) if parameter["in"] == "path"} == {
             part[1:-1] for part in label.split("/") if part.startswith("{")
         }
-        for kind, body in operation.get("requestBody", {"content": {}})["content"].items():
-            assert body["schema"], f"{label}: {kind}"
-            assert "example" in body or body["schema"]["format"] == "binary", f"{label}: {kind}"
+        for media_type, body in operation.get("requestBody", {"content": {}})["content"].items():
+            assert body["schema"], f"{label}: {media_type}"
+            assert "example" in body or body["schema"]["format"] == "binary", f"{label}: {media_type}"
 
 
 def test_every_operation_declares_each_possible_status(openapi: dict[str, Any]) -> None:
@@ -135,31 +136,33 @@ def test_every_operation_declares_each_possible_status(openapi: dict[str, Any]) 
             expected |= {"404"}
         if "requestBody" in operation:
             expected |= {"413", "415"}
-        if any(each["name"] == "if-match" for each in operation.get("parameters", [])):
+        if any(parameter["name"] == "if-match" for parameter in operation.get("parameters", [])):
             expected |= {"409", "412"}
-        if any(each["name"] == "if-none-match" for each in operation.get("parameters", [])):
+        if any(parameter["name"] == "if-none-match" for parameter in operation.get("parameters", [])):
             expected |= {"304"}
         assert expected <= operation["responses"].keys(), label
         assert "422" not in operation["responses"], label
 
 
 def test_every_response_has_schema_and_matching_example(openapi: dict[str, Any]) -> None:
-    tried = 0
+    example_count = 0
     for label, operation in operations(openapi):
-        bodies = [(each["content"], code) for code, each in operation["responses"].items() if "content" in each]
+        bodies = [
+            (response["content"], code) for code, response in operation["responses"].items() if "content" in response
+        ]
         bodies += [(operation["requestBody"]["content"], "sent")] if "requestBody" in operation else []
         for content, code in bodies:
-            for kind, body in content.items():
-                assert body["schema"], (label, code, kind)
+            for media_type, body in content.items():
+                assert body["schema"], (label, code, media_type)
                 if "example" in body:
-                    shape = {**body["schema"], "components": openapi["components"]}
-                    validator = jsonschema_rs.Draft202012Validator(shape, validate_formats=True)
-                    wrong = [error.message for error in validator.iter_errors(body["example"])]
-                    assert not wrong, (label, code, kind, wrong)
-                    tried += 1
+                    schema = {**body["schema"], "components": openapi["components"]}
+                    validator = jsonschema_rs.Draft202012Validator(schema, validate_formats=True)
+                    errors = [error.message for error in validator.iter_errors(body["example"])]
+                    assert not errors, (label, code, media_type, errors)
+                    example_count += 1
                 else:
-                    assert body["schema"] == {"type": "string", "format": "binary"}, (label, code, kind)
-    assert tried > 100
+                    assert body["schema"] == {"type": "string", "format": "binary"}, (label, code, media_type)
+    assert example_count > 100
 
 
 def test_every_component_is_used_and_every_link_resolves(openapi: dict[str, Any]) -> None:
@@ -167,16 +170,16 @@ def test_every_component_is_used_and_every_link_resolves(openapi: dict[str, Any]
     assert used == {f"#/components/schemas/{name}" for name in openapi["components"]["schemas"]}
     ids = {operation["operationId"]: label for label, operation in operations(openapi)}
     assert len(ids) == len(list(operations(openapi)))
-    made_below = [
+    collections = [
         ("/gts", "/gts/{id}"),
         ("/queries", "/queries/{id}"),
         ("/datasets", "/datasets/{dataset}"),
         ("/pipelines", "/pipelines/{id}"),
     ]
-    for made, below in made_below:
-        links = openapi["paths"][made]["post"]["responses"]["201"]["links"]
-        reached = {ids[link["operationId"]] for link in links.values()}
-        assert reached == {label for label in ids.values() if label.partition(" ")[2].startswith(below)}
+    for collection, entity_path in collections:
+        links = openapi["paths"][collection]["post"]["responses"]["201"]["links"]
+        linked = {ids[link["operationId"]] for link in links.values()}
+        assert linked == {label for label in ids.values() if label.partition(" ")[2].startswith(entity_path)}
 
 
 def _references(value: Any) -> Iterator[str]:
@@ -194,18 +197,18 @@ def _references(value: Any) -> Iterator[str]:
 
 
 @pytest.fixture
-def execution_id(edge: RestContext) -> Iterator[str]:
+def execution_id(rest_context: RestContext) -> Iterator[str]:
     """Register an execution of the caller until a test cancels it."""
     caller = caller_from_claims({"sub": "ada", "tenant_id": str(TENANT), "roles": [Role.ADMIN.claim]})
     with (
         pytest.raises(Unsupported, match="cancelled"),
-        edge.query_executor.executions.register(caller, "totals", CancelToken()) as execution,
+        rest_context.query_executor.executions.register(caller, "totals", CancelToken()) as execution,
     ):
         yield str(execution.id)
 
 
 def test_successful_response_of_every_operation_matches_document(
-    document: OpenApiSchema, client: Client, execution_id: str
+    document: OpenApiSchema, client: RestClient, execution_id: str
 ) -> None:
     schema = client("POST", "/gts", json=SCHEMA, code=201).json()["id"]
     old = client("POST", "/gts", json={**SCHEMA, "name": "Old"}, code=201).json()["id"]
@@ -218,7 +221,7 @@ def test_successful_response_of_every_operation_matches_document(
     by_id, by_name = {"id": schema}, {"dataset": "shop.orders"}
     by_pipeline, by_run, by_query = {"id": pipeline_id}, {"id": run}, {"id": query_id}
     (append,) = pipeline(empty)["operations"]
-    good: list[tuple[str, dict[str, Any], int]] = [
+    requests: list[tuple[str, dict[str, Any], int]] = [
         ("GET /me", {}, 200),
         ("GET /healthz", {}, 200),
         ("GET /readyz", {}, 200),
@@ -299,10 +302,10 @@ def test_successful_response_of_every_operation_matches_document(
         ("GET /queries/{id}", {"path_parameters": by_query}, 200),
         ("GET /queries/{id}", {"path_parameters": by_query, "headers": {"if-none-match": '"1"'}}, 304),
         ("GET /queries/{id}/results", {"path_parameters": by_query, "query": {"$top": "1", "$count": "true"}}, 200),
-        ("GET /queries/{id}/results", {"path_parameters": by_query, "query": {"least": "1", "versions": "shop.orders:2"}}, 200),
+        ("GET /queries/{id}/results", {"path_parameters": by_query, "query": {"min_amount": "1", "versions": "shop.orders:2"}}, 200),
         ("GET /queries/{id}/results", {"path_parameters": by_query, "headers": {"accept": media_types.ARROW}}, 200),
         ("GET /queries/{id}/results", {"path_parameters": by_query, "headers": {"accept": media_types.PARQUET}}, 200),
-        ("POST /queries/preview", {"body": {"sql": SQL, "parameters": {"least": 1.5}}}, 200),
+        ("POST /queries/preview", {"body": {"sql": SQL, "parameters": {"min_amount": 1.5}}}, 200),
         ("POST /queries/preview", {"body": {"sql": "SELECT 1.5 AS a, [{'b': 'x'}] AS c, NULL AS d"}}, 200),
         ("PUT /queries/{id}", {"path_parameters": by_query, "body": {**query(old, "Larger"), "version": 1}}, 200),
         ("POST /queries/{id}/transitions", {"path_parameters": by_query, "body": {"to": "DEPRECATED", "version": 2}}, 200),
@@ -333,19 +336,19 @@ def test_successful_response_of_every_operation_matches_document(
         ("POST /pipelines/{id}/undelete", {"path_parameters": by_pipeline}, 200),
         ("DELETE /datasets/{dataset}", {"path_parameters": by_name, "query": {"force": "true"}}, 204),
     ]  # fmt: skip
-    operations_by_label = {operation.label: operation for operation in everything(document)}
-    assert {label for label, _, _ in good} == operations_by_label.keys()
-    for label, request, status in good:
-        kind = {"media_type": "application/json", **request} if "body" in request else request
-        answer = operations_by_label[label].Case(**kind).call_and_validate(headers=bearer(token()))
-        assert answer.status_code == status, (label, request, answer.text)
+    operations_by_label = {operation.label: operation for operation in all_operations(document)}
+    assert {label for label, _, _ in requests} == operations_by_label.keys()
+    for label, request, status in requests:
+        options = {"media_type": "application/json", **request} if "body" in request else request
+        response = operations_by_label[label].Case(**options).call_and_validate(headers=bearer(token()))
+        assert response.status_code == status, (label, request, response.text)
 
 
 @pytest.mark.parametrize("caller", CALLERS)
 def test_generated_requests_return_documented_responses(
-    document: OpenApiSchema, client: Client, caller: str, soak: bool
+    document: OpenApiSchema, client: RestClient, caller: str, soak: bool
 ) -> None:
-    unknown = caller in ("a forger", "no token")
+    is_anonymous = caller in ("a forger", "no token")
     schema = client("POST", "/gts", json=SCHEMA, code=201).json()["id"]
     client("POST", "/datasets", json={"name": "shop.orders", "schema": COLUMNS}, code=201)
     empty = client("POST", "/datasets", json={"name": "shop.empty", "schema": COLUMNS}, code=201).json()["id"]
@@ -353,33 +356,33 @@ def test_generated_requests_return_documented_responses(
     run = client("POST", f"/pipelines/{pipeline_id}/runs", code=202).json()["id"]
     query_id = client("POST", "/queries", json=query(schema), code=201).json()["id"]
     ids = {"gts": schema, "queries": query_id, "pipelines": pipeline_id, "runs": run}
-    seen = Counter[str]()
+    statuses = Counter[str]()
 
-    def ask(case: Case) -> None:
-        answer = case.call_and_validate(headers=CALLERS[caller])
-        seen[f"{answer.status_code // 100}xx"] += 1
-        assert not unknown or case.operation.path in OPEN or answer.status_code in (401, 405)
+    def send(case: Case) -> None:
+        response = case.call_and_validate(headers=CALLERS[caller])
+        statuses[f"{response.status_code // 100}xx"] += 1
+        assert not is_anonymous or case.operation.path in OPEN or response.status_code in (401, 405)
 
     # DELETE comes last: until then the entities exist.
-    for operation in sorted(everything(document), key=lambda each: each.method == "delete"):
-        there = {"id": ids.get(operation.path.split("/")[1], ""), "dataset": "shop.orders", "version": "1"}
-        path_parameters = {each.name: there[each.name] for each in operation.path_parameters}
-        for case in systematic(document, operation, every=1 if soak else 9, path_parameters=path_parameters):
-            ask(case)
+    for operation in sorted(all_operations(document), key=lambda operation: operation.method == "delete"):
+        values = {"id": ids.get(operation.path.split("/")[1], ""), "dataset": "shop.orders", "version": "1"}
+        path_parameters = {parameter.name: values[parameter.name] for parameter in operation.path_parameters}
+        for case in coverage_cases(document, operation, step=1 if soak else 9, path_parameters=path_parameters):
+            send(case)
         examples = 100 if soak else 6 if caller == "an admin" else 3
-        if unknown:
+        if is_anonymous:
             continue  # rejected before the request is parsed
         for mode in GenerationMode:
             if mode is GenerationMode.NEGATIVE and not _can_be_wrong(operation):
                 continue
-            for fixed in [{}, {"path_parameters": path_parameters}] if path_parameters else [{}]:
-                _run_examples(operation.as_strategy(generation_mode=mode, **fixed), examples, ask)
-    assert seen["4xx"] > 100
-    assert unknown or seen["2xx"] > 20
-    assert "5xx" not in seen
+            for options in [{}, {"path_parameters": path_parameters}] if path_parameters else [{}]:
+                _run_examples(operation.as_strategy(generation_mode=mode, **options), examples, send)
+    assert statuses["4xx"] > 100
+    assert is_anonymous or statuses["2xx"] > 20
+    assert "5xx" not in statuses
 
 
-MAKING = {
+CREATE_OPERATIONS = {
     "POST /gts": (SCHEMA, "GET /gts/{id}"),
     "POST /queries": (query("", sql="SELECT 'A-1' AS order_id", parameters=None), "GET /queries/{id}"),
     "POST /datasets": ({"name": "shop.orders", "schema": COLUMNS}, "GET /datasets/{dataset}"),
@@ -387,14 +390,16 @@ MAKING = {
 }
 
 
-@pytest.mark.parametrize("making", MAKING)
-def test_created_entities_can_be_used_by_documented_links(document: OpenApiSchema, making: str, soak: bool) -> None:
-    operations_by_label = {operation.label: operation for operation in everything(document)}
+@pytest.mark.parametrize("create_label", CREATE_OPERATIONS)
+def test_created_entities_can_be_used_by_documented_links(
+    document: OpenApiSchema, create_label: str, soak: bool
+) -> None:
+    operations_by_label = {operation.label: operation for operation in all_operations(document)}
     by_id = {operation.definition.raw["operationId"]: operation for operation in operations_by_label.values()}
-    links = list(operations_by_label[making].definition.raw["responses"]["201"]["links"].values())
+    links = list(operations_by_label[create_label].definition.raw["responses"]["201"]["links"].values())
     strategies = {name: operation.as_strategy() for name, operation in by_id.items()}
-    sent, showing = MAKING[making]
-    seen = Counter[tuple[str, int]]()
+    create_body, show_label = CREATE_OPERATIONS[create_label]
+    responses = Counter[tuple[str, int]]()
 
     def scenario(data: st.DataObject) -> None:
         headers = bearer(token(tenant=uuid4()))  # scenarios do not share entities
@@ -407,44 +412,50 @@ def test_created_entities_can_be_used_by_documented_links(document: OpenApiSchem
                 .json()
             )
 
-        needs = {"returns_schema_id": post("POST /gts", SCHEMA)["id"]} if "returns_schema_id" in sent else {}
-        made, gone = post(making, sent | needs), False
+        references = (
+            {"returns_schema_id": post("POST /gts", SCHEMA)["id"]} if "returns_schema_id" in create_body else {}
+        )
+        created, is_deleted = post(create_label, create_body | references), False
         for link in data.draw(st.lists(st.sampled_from(links), max_size=8)):
             ((name, expression),) = link["parameters"].items()
             assert expression == "$response.body#/id"
-            here = {name: made["id"]}
-            now = operations_by_label[showing].Case(path_parameters=here).call_and_validate(headers=headers)
-            assert now.status_code == (404 if gone else 200)
+            path_parameters = {name: created["id"]}
+            current = (
+                operations_by_label[show_label].Case(path_parameters=path_parameters).call_and_validate(headers=headers)
+            )
+            assert current.status_code == (404 if is_deleted else 200)
             case = data.draw(strategies[link["operationId"]])
-            case.path_parameters = {**case.path_parameters, **here}
+            case.path_parameters = {**case.path_parameters, **path_parameters}
             if "requestBody" in link:
                 assert link["requestBody"] == "$response.body"
-                case.body, case.media_type = now.json(), "application/json"
-            answer = case.call_and_validate(headers=headers)
-            seen[case.operation.label, answer.status_code] += 1
+                case.body, case.media_type = current.json(), "application/json"
+            response = case.call_and_validate(headers=headers)
+            responses[case.operation.label, response.status_code] += 1
             is_undeletion = case.operation.path.endswith("/undelete")
-            assert answer.status_code >= 400 or gone == is_undeletion
-            gone = (gone or answer.status_code == 204) and not (is_undeletion and answer.status_code == 200)
+            assert response.status_code >= 400 or is_deleted == is_undeletion
+            is_deleted = (is_deleted or response.status_code == 204) and not (
+                is_undeletion and response.status_code == 200
+            )
 
     _settings(300 if soak else 40)(hypothesis.given(st.data())(scenario))()
-    worked = {label for label, status in seen if status < 300}
-    assert len(worked) > len(links) // 2, seen
+    succeeded = {label for label, status in responses if status < 300}
+    assert len(succeeded) > len(links) // 2, responses
 
 
-def everything(document: OpenApiSchema) -> list[APIOperation]:
-    return [found.ok() for found in document.get_all_operations()]
+def all_operations(document: OpenApiSchema) -> list[APIOperation]:
+    return [result.ok() for result in document.get_all_operations()]
 
 
-def systematic(
-    document: OpenApiSchema, operation: APIOperation, *, every: int, path_parameters: dict[str, str]
+def coverage_cases(
+    document: OpenApiSchema, operation: APIOperation, *, step: int, path_parameters: dict[str, str]
 ) -> Iterator[Case]:
     """Yield cases that satisfy and violate each keyword of each schema; every second case uses existing path parameters."""
     config = document.config.generation_for(operation=operation)
     cases = document.iter_coverage_cases(operation, generation_modes=list(GenerationMode), generation_config=config)
     for number, case in enumerate(cases):
-        if number % every:
+        if number % step:
             continue
-        if number // every % 2 and path_parameters:
+        if number // step % 2 and path_parameters:
             case.path_parameters = dict(path_parameters)
         yield case
 
@@ -467,5 +478,5 @@ def _settings(examples: int) -> hypothesis.settings:
     )
 
 
-def _run_examples(strategy: Any, examples: int, ask: Any) -> None:
-    _settings(examples)(hypothesis.given(case=strategy)(lambda case: ask(case)))()
+def _run_examples(strategy: Any, examples: int, send: Any) -> None:
+    _settings(examples)(hypothesis.given(case=strategy)(lambda case: send(case)))()

@@ -1,4 +1,4 @@
-"""One operation on one dataset: the answer is the operation's own, to the letter, whether it is done or refused."""
+"""POST /datasets/{id}/operations: responses, errors, idempotency and limits."""
 
 import json
 import re
@@ -18,7 +18,7 @@ from penstock.rest.app import create_app
 from penstock.rest.context import RestContext
 from penstock.rest.routes import operations
 from penstock.service.pipelines.run_worker import RunLimits, RunWorker
-from rest.rest_client import OTHER, Client, bearer, in_process_client, token, wait_for_run
+from rest.rest_client import OTHER_TENANT, RestClient, bearer, in_process_client, token, wait_for_run
 
 CSV, JSON = {"content-type": "text/csv"}, {"content-type": "application/json"}
 BUDGETS = [  # one version each
@@ -26,75 +26,79 @@ BUDGETS = [  # one version each
     "4,A1,C2,D2,40000,original,approved\n",
     "5,A2,C2,D1,50000,revised,approved\n",
 ]
-HEAD = "budget_id,account_code,cost_center_code,department_code,amount,budget_type,status\n"
-SOURCE = HEAD.strip().split(",")
-SUMS = ["total_budget", "budget_count", "high_value_total", "high_value_count"]
+CSV_HEADER = "budget_id,account_code,cost_center_code,department_code,amount,budget_type,status\n"
+SOURCE = CSV_HEADER.strip().split(",")
+SUM_COLUMNS = ["total_budget", "budget_count", "high_value_total", "high_value_count"]
 WORKING = [
     *({"name": name, "type": "int64" if name in ("budget_id", "amount") else "string"} for name in SOURCE),
-    *({"name": name, "type": "int64"} for name in SUMS),
+    *({"name": name, "type": "int64"} for name in SUM_COLUMNS),
     {"name": "avg_high_value", "type": "double"},
 ]
 COLUMNS = [column["name"] for column in WORKING]
-BEFORE = 2  # rows of the working dataset
-ABSENT = "550e8400-e29b-41d4-a716-446655440000"
+ROWS_BEFORE = 2  # rows of the working dataset
+UNKNOWN_ID = "550e8400-e29b-41d4-a716-446655440000"
 
 
 @dataclass(frozen=True)
-class Books:
-    client: Client
+class OperationDatasets:
+    client: RestClient
     working: str
     budgets: str  # a source of three versions
     narrow: str  # a working dataset of few columns
     ledger: str  # keys and amounts, for merges
 
-    def do(self, operation: Any, code: int = 200, **options: Any) -> httpx.Response:
-        """Send it to the working dataset. Where it says `"budgets"`, the source's id is meant."""
+    def execute(self, operation: Any, code: int = 200, **options: Any) -> httpx.Response:
+        """Execute an operation on the working dataset; `@name` stands for a dataset id."""
         return self.client(
-            "POST", f"/datasets/{self.working}/operations", code=code, json=self.meant(operation), **options
+            "POST", f"/datasets/{self.working}/operations", code=code, json=self.with_ids(operation), **options
         )
 
-    def meant(self, operation: Any) -> Any:
+    def with_ids(self, operation: Any) -> Any:
         ids = {"budgets": self.budgets, "narrow": self.narrow, "ledger": self.ledger, "working": self.working}
-        return json.loads(re.sub('"@([a-z]+)"', lambda found: f'"{ids[found[1]]}"', json.dumps(operation)))
+        return json.loads(re.sub('"@([a-z]+)"', lambda match: f'"{ids[match[1]]}"', json.dumps(operation)))
 
     def rows(self, dataset: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.client("GET", f"/datasets/{dataset}/rows").json()["value"]
-        return found
+        rows: list[dict[str, Any]] = self.client("GET", f"/datasets/{dataset}/rows").json()["value"]
+        return rows
 
     def version(self, dataset: str) -> int:
-        found: int = self.client("GET", f"/datasets/{dataset}").json()["version"]
-        return found
+        version: int = self.client("GET", f"/datasets/{dataset}").json()["version"]
+        return version
 
 
-def books(client: Client) -> Books:
-    def made(name: str, schema: list[dict[str, Any]]) -> str:
+def create_operation_datasets(client: RestClient) -> OperationDatasets:
+    def create(name: str, schema: list[dict[str, Any]]) -> str:
         id: str = client("POST", "/datasets", code=201, json={"name": name, "schema": schema}).json()["id"]
         return id
 
-    def filled(dataset: str, rows: str) -> None:
+    def append_csv(dataset: str, rows: str) -> None:
         client("POST", f"/datasets/{dataset}/rows", content=rows, headers=CSV)
 
     first, *later = BUDGETS
-    budgets = client("POST", "/datasets?name=finance.budgets", code=201, content=HEAD + first, headers=CSV).json()["id"]
+    budgets = client(
+        "POST", "/datasets?name=finance.budgets", code=201, content=CSV_HEADER + first, headers=CSV
+    ).json()["id"]
     for rows in later:
-        filled(budgets, HEAD + rows)
-    working = made("finance.transactions", WORKING)
-    filled(working, "budget_id,account_code\n100,A1\n101,A2\n")
-    narrow = made("finance.narrow", [{"name": name, "type": "string"} for name in ("account_code", "amount", "status")])
+        append_csv(budgets, CSV_HEADER + rows)
+    working = create("finance.transactions", WORKING)
+    append_csv(working, "budget_id,account_code\n100,A1\n101,A2\n")
+    narrow = create(
+        "finance.narrow", [{"name": name, "type": "string"} for name in ("account_code", "amount", "status")]
+    )
     ledger = client(
         "POST", "/datasets?name=finance.ledger", code=201, content="budget_id,amount\n1,7\n1,8\n,9\n", headers=CSV
     )
-    return Books(client, working, budgets, narrow, ledger.json()["id"])
+    return OperationDatasets(client, working, budgets, narrow, ledger.json()["id"])
 
 
 @pytest.fixture
-def there(client: Client) -> Books:
-    return books(client)
+def operation_datasets(client: RestClient) -> OperationDatasets:
+    return create_operation_datasets(client)
 
 
 def append(source: str = "@budgets", order: int | None = None, **parameters: Any) -> dict[str, Any]:
-    meant = {"source": {"dataset_id": source, **parameters.pop("pin", {})}, **parameters}
-    return {"type": "append", **({} if order is None else {"order": order}), "parameters": meant}
+    members = {"source": {"dataset_id": source, **parameters.pop("pin", {})}, **parameters}
+    return {"type": "append", **({} if order is None else {"order": order}), "parameters": members}
 
 
 def merge(**parameters: Any) -> dict[str, Any]:
@@ -102,12 +106,12 @@ def merge(**parameters: Any) -> dict[str, Any]:
     return {"type": "merge", "parameters": {**defaults, **parameters}}
 
 
-def grouped(by: list[str], *aggregates: tuple[str, str]) -> dict[str, Any]:
-    listed = [{"column": column, "expression": expression} for column, expression in aggregates]
-    return {"aggregation": {"group_by": by, "aggregations": listed}}
+def aggregation(group_by: list[str], *aggregates: tuple[str, str]) -> dict[str, Any]:
+    aggregations = [{"column": column, "expression": expression} for column, expression in aggregates]
+    return {"aggregation": {"group_by": group_by, "aggregations": aggregations}}
 
 
-# --- done
+# --- results
 
 
 @dataclass(frozen=True)
@@ -138,7 +142,7 @@ EXAMPLES = {
         append(
             order=3,
             pin={"dataset_version": 2},
-            **grouped(
+            **aggregation(
                 ["account_code", "cost_center_code"],
                 ("total_budget", "SUM(amount)"),
                 ("budget_count", "COUNT(budget_id)"),
@@ -149,11 +153,11 @@ EXAMPLES = {
         aggregated=True,
         filtered=False,
     ),
-    "TS-15: high values that were approved": Example(
+    "TS-15: approved high values": Example(
         append(
             order=4,
             source_selector="amount > 10000 AND status = 'approved'",
-            **grouped(
+            **aggregation(
                 ["department_code"],
                 ("high_value_total", "SUM(amount)"),
                 ("high_value_count", "COUNT(*)"),
@@ -169,37 +173,41 @@ EXAMPLES = {
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_contract_example_returns_exact_response(spark: Any, there: Books, example: str) -> None:
-    it = EXAMPLES[example]
-    answer = there.do(it.operation)
-    assert answer.headers["content-type"] == "application/json"
+def test_contract_example_returns_exact_response(
+    spark: Any, operation_datasets: OperationDatasets, example: str
+) -> None:
+    case = EXAMPLES[example]
+    response = operation_datasets.execute(case.operation)
+    assert response.headers["content-type"] == "application/json"
     body = {
         "success": True,
         "operation": "append",
-        "order": it.operation["order"],
-        **{name: it.operation[name] for name in ("alias",) if name in it.operation},
+        "order": case.operation["order"],
+        **{name: case.operation[name] for name in ("alias",) if name in case.operation},
         "result": {
-            "rows_appended": len(it.appended),
-            "source_dataset_id": there.budgets,
-            "working_dataset_rows_before": BEFORE,
-            "working_dataset_rows_after": BEFORE + len(it.appended),
+            "rows_appended": len(case.appended),
+            "source_dataset_id": operation_datasets.budgets,
+            "working_dataset_rows_before": ROWS_BEFORE,
+            "working_dataset_rows_after": ROWS_BEFORE + len(case.appended),
             "execution_time_ms": 0,
-            "aggregated": it.aggregated,
-            "filtered": it.filtered,
+            "aggregated": case.aggregated,
+            "filtered": case.filtered,
         },
     }
-    assert timeless(answer) == json.dumps(body)
-    new = [row for row in there.rows(there.working) if row["budget_id"] not in (100, 101)]
-    assert sorted(tuple(row[name] for name in it.columns) for row in new) == sorted(it.appended)
-    assert there.version(there.working) == 3
+    assert without_times(response) == json.dumps(body)
+    new_rows = [
+        row for row in operation_datasets.rows(operation_datasets.working) if row["budget_id"] not in (100, 101)
+    ]
+    assert sorted(tuple(row[name] for name in case.columns) for row in new_rows) == sorted(case.appended)
+    assert operation_datasets.version(operation_datasets.working) == 3
 
 
-def timeless(answer: httpx.Response) -> str:
-    return re.sub(r'"execution_time_ms": \d+', '"execution_time_ms": 0', answer.text)
+def without_times(response: httpx.Response) -> str:
+    return re.sub(r'"execution_time_ms": \d+', '"execution_time_ms": 0', response.text)
 
 
-def test_merge_returns_row_counts(spark: Any, there: Books) -> None:
-    changed = there.do(merge(source_selector="budget_id <= 2", strategy="upsert"))
+def test_merge_returns_row_counts(spark: Any, operation_datasets: OperationDatasets) -> None:
+    response = operation_datasets.execute(merge(source_selector="budget_id <= 2", strategy="upsert"))
     counts = {"inserted": 2, "updated": 0, "deleted": 0, "total": 4}
     body = {
         "success": True,
@@ -207,32 +215,34 @@ def test_merge_returns_row_counts(spark: Any, there: Books) -> None:
         "order": 0,
         "result": {
             **counts,
-            "source_dataset_id": there.budgets,
-            "working_dataset_rows_before": BEFORE,
+            "source_dataset_id": operation_datasets.budgets,
+            "working_dataset_rows_before": ROWS_BEFORE,
             "working_dataset_rows_after": 4,
             "execution_time_ms": 0,
             "filtered": True,
         },
     }
-    assert timeless(changed) == json.dumps(body)
+    assert without_times(response) == json.dumps(body)
 
 
-def test_append_without_rows_succeeds_without_new_version(spark: Any, there: Books) -> None:
-    result = there.do(append(source_selector="amount < 0")).json()["result"]
-    assert (result["rows_appended"], result["working_dataset_rows_after"]) == (0, BEFORE)
-    assert there.version(there.working) == 2
+def test_append_without_rows_succeeds_without_new_version(spark: Any, operation_datasets: OperationDatasets) -> None:
+    result = operation_datasets.execute(append(source_selector="amount < 0")).json()["result"]
+    assert (result["rows_appended"], result["working_dataset_rows_after"]) == (0, ROWS_BEFORE)
+    assert operation_datasets.version(operation_datasets.working) == 2
 
 
-def test_operation_accepts_dataset_name(there: Books) -> None:
-    empty = there.client("POST", "/datasets", code=201, json={"name": "finance.none", "schema": WORKING}).json()["id"]
-    answer = there.client("POST", "/datasets/finance.transactions/operations", json=append(empty))
-    assert answer.json()["result"]["rows_appended"] == 0
-    (run,) = there.client("GET", "/runs").json()["value"]
+def test_operation_accepts_dataset_name(operation_datasets: OperationDatasets) -> None:
+    empty = operation_datasets.client(
+        "POST", "/datasets", code=201, json={"name": "finance.none", "schema": WORKING}
+    ).json()["id"]
+    response = operation_datasets.client("POST", "/datasets/finance.transactions/operations", json=append(empty))
+    assert response.json()["result"]["rows_appended"] == 0
+    (run,) = operation_datasets.client("GET", "/runs").json()["value"]
     assert (run["name"], run["pipeline_id"]) == ("append into finance.transactions", None)
-    assert run["results"] == [answer.json()]
+    assert run["results"] == [response.json()]
 
 
-# --- refused
+# --- errors
 
 
 @dataclass(frozen=True)
@@ -252,14 +262,20 @@ def not_found(column: str, context: str) -> dict[str, Any]:
 AGGREGATES = ["SUM", "COUNT", "AVG", "MIN_AGG", "MAX_AGG"]
 IN_AGGREGATION = "Column referenced in aggregation not found in source dataset"
 IN_EXPRESSION = "Column referenced in expression not found in source dataset"
-TYPES = "Column types do not match"
-SELECTOR = "Failed to parse source_selector expression"
-EXTRA = "Appended rows contain columns not in working dataset"
-SHAPE = "Invalid append operation"
-REFUSALS = {
-    "an unknown dataset": ErrorCase(append(ABSENT, 2), 404, "APPEND_001", "Dataset not found", {"dataset_id": ABSENT}),
+TYPE_MISMATCH = "Column types do not match"
+INVALID_SELECTOR = "Failed to parse source_selector expression"
+EXTRA_COLUMNS = "Appended rows contain columns not in working dataset"
+INVALID_SHAPE = "Invalid append operation"
+ERROR_CASES = {
+    "an unknown dataset": ErrorCase(
+        append(UNKNOWN_ID, 2), 404, "APPEND_001", "Dataset not found", {"dataset_id": UNKNOWN_ID}
+    ),
     "an unknown dataset, pinned": ErrorCase(
-        append(ABSENT, pin={"dataset_version": 3}), 404, "APPEND_001", "Dataset not found", {"dataset_id": ABSENT}
+        append(UNKNOWN_ID, pin={"dataset_version": 3}),
+        404,
+        "APPEND_001",
+        "Dataset not found",
+        {"dataset_id": UNKNOWN_ID},
     ),
     "an unknown version": ErrorCase(
         append(pin={"dataset_version": 5}),
@@ -268,53 +284,53 @@ REFUSALS = {
         "Dataset version not found",
         {"dataset_id": "@budgets", "requested_version": 5, "actual_version": 3},
     ),
-    "columns that the working dataset lacks": ErrorCase(
+    "columns missing in the working dataset": ErrorCase(
         append(),
         400,
         "APPEND_003",
-        EXTRA,
+        EXTRA_COLUMNS,
         {
             "extra_columns": ["budget_id", "budget_type", "cost_center_code", "department_code"],
             "working_columns": ["account_code", "amount", "status"],
         },
         "narrow",
     ),
-    "an output column that the working dataset lacks": ErrorCase(
-        append(**grouped(["account_code"], ("median", "MEDIAN(x)"))),
+    "an output column missing in the working dataset": ErrorCase(
+        append(**aggregation(["account_code"], ("median", "MEDIAN(x)"))),
         400,
         "APPEND_003",
-        EXTRA,
+        EXTRA_COLUMNS,
         {"extra_columns": ["median"], "working_columns": COLUMNS},
     ),
-    "a selector that is none": ErrorCase(
+    "an invalid selector": ErrorCase(
         append(source_selector="invalid syntax here"),
         400,
         "APPEND_004",
-        SELECTOR,
+        INVALID_SELECTOR,
         {"expression": "invalid syntax here", "parse_error": "Expected comparison operator at position 8"},
     ),
-    "no aggregate": ErrorCase(
-        append(**grouped(["account_code"], ("total_budget", "MEDIAN(amount)"))),
+    "an unknown aggregate function": ErrorCase(
+        append(**aggregation(["account_code"], ("total_budget", "MEDIAN(amount)"))),
         400,
         "APPEND_005",
         "Invalid aggregation function",
         {"expression": "MEDIAN(amount)", "supported_functions": AGGREGATES},
     ),
-    "a group by nothing known": ErrorCase(
-        append(**grouped(["nonexistent_column"], ("total_budget", "SUM(amount)"))),
+    "an unknown group-by column": ErrorCase(
+        append(**aggregation(["nonexistent_column"], ("total_budget", "SUM(amount)"))),
         400,
         "APPEND_006",
         IN_AGGREGATION,
         not_found("nonexistent_column", "group_by"),
     ),
-    "an aggregate of nothing known": ErrorCase(
-        append(**grouped(["account_code"], ("total_budget", "SUM(nonexistent_column)"))),
+    "an aggregate of an unknown column": ErrorCase(
+        append(**aggregation(["account_code"], ("total_budget", "SUM(nonexistent_column)"))),
         400,
         "APPEND_006",
         IN_AGGREGATION,
         not_found("nonexistent_column", "aggregation"),
     ),
-    "a selector of nothing known": ErrorCase(
+    "a selector with an unknown column": ErrorCase(
         append(source_selector="nonexistent_column = 1"),
         400,
         "APPEND_006",
@@ -322,10 +338,10 @@ REFUSALS = {
         not_found("nonexistent_column", "source_selector"),
     ),
     "types that do not widen": ErrorCase(
-        append(**grouped(["account_code"], ("status", "COUNT(*)"))),
+        append(**aggregation(["account_code"], ("status", "COUNT(*)"))),
         400,
         "APPEND_007",
-        TYPES,
+        TYPE_MISMATCH,
         {
             "column": "status",
             "source_type": "int64",
@@ -337,58 +353,60 @@ REFUSALS = {
         {"type": "append", "order": 7, "parameters": {}},
         400,
         "APPEND_000",
-        SHAPE,
+        INVALID_SHAPE,
         {"pointer": "/parameters/source", "problem": "is required", "operation_order": 7},
     ),
-    "no operation": ErrorCase(
+    "an unknown operation": ErrorCase(
         {"type": "explode"},
         400,
         "UNKNOWN_OPERATION",
         "Unknown operation 'explode'. Valid types: append, merge",
         {"pointer": "/type", "types": ["append", "merge"]},
     ),
-    "a merge from nothing": ErrorCase(
-        merge(source={"dataset_id": ABSENT}), 404, "MERGE_001", "Dataset not found", {"dataset_id": ABSENT}
+    "a merge from an unknown dataset": ErrorCase(
+        merge(source={"dataset_id": UNKNOWN_ID}), 404, "MERGE_001", "Dataset not found", {"dataset_id": UNKNOWN_ID}
     ),
 }
 
 
-@pytest.mark.parametrize("name", REFUSALS)
-def test_operation_error_matches_contract(there: Books, name: str) -> None:
-    it = REFUSALS[name]
-    here = replace(there, working=getattr(there, it.working))
-    answer = here.do(it.operation, it.status)
-    details = {**here.meant(it.details), "operation_order": it.operation.get("order", 0)}
-    assert answer.json() == {"error": {"code": it.code, "message": it.message, "details": details}}
-    assert here.version(here.working) == (2 if it.working == "working" else 1)
+@pytest.mark.parametrize("name", ERROR_CASES)
+def test_operation_error_matches_contract(operation_datasets: OperationDatasets, name: str) -> None:
+    case = ERROR_CASES[name]
+    datasets = replace(operation_datasets, working=getattr(operation_datasets, case.working))
+    response = datasets.execute(case.operation, case.status)
+    details = {**datasets.with_ids(case.details), "operation_order": case.operation.get("order", 0)}
+    assert response.json() == {"error": {"code": case.code, "message": case.message, "details": details}}
+    assert datasets.version(datasets.working) == (2 if case.working == "working" else 1)
 
 
-def test_unknown_working_dataset_returns_operation_error(there: Books) -> None:
-    for working in (ABSENT, "finance.nowhere", "nowhere"):
+def test_unknown_working_dataset_returns_operation_error(operation_datasets: OperationDatasets) -> None:
+    for working in (UNKNOWN_ID, "finance.nowhere", "nowhere"):
         for operation, code in ((append(), "APPEND_001"), (merge(), "MERGE_001")):
-            body = replace(there, working=working).do({**operation, "order": 5}, 404).json()
+            body = replace(operation_datasets, working=working).execute({**operation, "order": 5}, 404).json()
             details = {"dataset_id": working, "operation_order": 5}
             assert body == {"error": {"code": code, "message": "Dataset not found", "details": details}}
-    assert there.client("GET", "/runs").json()["value"] == []
+    assert operation_datasets.client("GET", "/runs").json()["value"] == []
 
 
-def test_merge_with_duplicate_keys_writes_nothing(spark: Any, there: Books) -> None:
+def test_merge_with_duplicate_keys_writes_nothing(spark: Any, operation_datasets: OperationDatasets) -> None:
     for selector, code in (("budget_id IS NULL", "MERGE_005"), ("budget_id = 1", "MERGE_006")):
-        error = there.do(merge(source={"dataset_id": "@ledger"}, source_selector=selector), 400).json()["error"]
+        error = operation_datasets.execute(
+            merge(source={"dataset_id": "@ledger"}, source_selector=selector), 400
+        ).json()["error"]
         assert error["code"] == code
         assert error["details"]["operation_order"] == 0
-    assert there.version(there.working) == 2
+    assert operation_datasets.version(operation_datasets.working) == 2
 
 
-def test_operation_on_read_only_dataset_is_rejected(there: Books) -> None:
+def test_operation_on_read_only_dataset_is_rejected(operation_datasets: OperationDatasets) -> None:
     dataset = {"name": "finance.closed", "schema": WORKING, "read_only": True}
-    closed = there.client("POST", "/datasets", code=201, json=dataset).json()["id"]
-    body = replace(there, working=closed).do(append(), 409).json()
+    closed = operation_datasets.client("POST", "/datasets", code=201, json=dataset).json()["id"]
+    body = replace(operation_datasets, working=closed).execute(append(), 409).json()
     message, details = "Dataset finance.closed is read-only", {"dataset": "finance.closed", "operation_order": 0}
     assert body == {"error": {"code": "READ_ONLY", "message": message, "details": details}}
 
 
-BODIES: list[tuple[dict[str, Any], int, str]] = [
+INVALID_BODIES: list[tuple[dict[str, Any], int, str]] = [
     ({"content": b"{", "headers": JSON}, 400, "BAD_JSON"),
     ({"content": b'{"type": "append", "type": "merge"}', "headers": JSON}, 400, "BAD_JSON"),
     ({"content": b"[]", "headers": JSON}, 400, "UNKNOWN_OPERATION"),
@@ -396,43 +414,53 @@ BODIES: list[tuple[dict[str, Any], int, str]] = [
     ({"content": b"{}", "headers": {"content-type": "text/plain"}}, 415, "UNSUPPORTED_MEDIA_TYPE"),
     ({"content": b"{}", "headers": {"content-type": "application/patch+json"}}, 415, "UNSUPPORTED_MEDIA_TYPE"),
     ({"content": b"{}", "headers": {**JSON, "content-encoding": "gzip"}}, 415, "UNSUPPORTED_MEDIA_TYPE"),
-    ({"json": append(ABSENT), "headers": {"accept": "text/csv"}}, 406, "NOT_ACCEPTABLE"),
+    ({"json": append(UNKNOWN_ID), "headers": {"accept": "text/csv"}}, 406, "NOT_ACCEPTABLE"),
     ({"content": b" " * (4 << 20) + b"{}", "headers": JSON}, 413, "BODY_TOO_LARGE"),
     ({"json": {"type": "append"}, "params": {"version": "1"}}, 400, "UNKNOWN_PARAMETER"),
-    ({"json": append(ABSENT), "headers": {"idempotency-key": "x" * 300}}, 400, "BAD_IDEMPOTENCY_KEY"),
+    ({"json": append(UNKNOWN_ID), "headers": {"idempotency-key": "x" * 300}}, 400, "BAD_IDEMPOTENCY_KEY"),
 ]
 
 
-@pytest.mark.parametrize(("sent", "status", "code"), BODIES, ids=lambda value: str(value)[:50])
-def test_bad_bodies_return_operation_errors(there: Books, sent: Any, status: int, code: str) -> None:
-    body = there.client("POST", f"/datasets/{there.working}/operations", code=status, **sent).json()
+@pytest.mark.parametrize(("options", "status", "code"), INVALID_BODIES, ids=lambda value: str(value)[:50])
+def test_bad_bodies_return_operation_errors(
+    operation_datasets: OperationDatasets, options: Any, status: int, code: str
+) -> None:
+    body = operation_datasets.client(
+        "POST", f"/datasets/{operation_datasets.working}/operations", code=status, **options
+    ).json()
     assert body["error"]["code"] == code
 
 
-def test_viewer_gets_operation_error_and_missing_token_problem_document(there: Books) -> None:
-    path = f"/datasets/{there.working}/operations"
-    error = there.client.as_(Role.VIEWER)("POST", path, code=403, json=append(there.budgets)).json()["error"]
+def test_viewer_gets_operation_error_and_missing_token_problem_document(operation_datasets: OperationDatasets) -> None:
+    path = f"/datasets/{operation_datasets.working}/operations"
+    error = operation_datasets.client.as_caller(Role.VIEWER)(
+        "POST", path, code=403, json=append(operation_datasets.budgets)
+    ).json()["error"]
     assert (error["code"], error["details"]) == ("ROLE_TOO_LOW", {"required_role": "analytics.developer"})
-    there.client.as_(Role.DEVELOPER)("POST", path, code=404, json=append(ABSENT))
-    response = there.client.without_token()("POST", path, code=401, json=append(there.budgets))
-    assert response.headers["content-type"] == "application/problem+json"
-    forger = there.client.without_token()(
-        "POST", path, code=401, json=append(there.budgets), headers=bearer("e30.e30.e30")
+    operation_datasets.client.as_caller(Role.DEVELOPER)("POST", path, code=404, json=append(UNKNOWN_ID))
+    response = operation_datasets.client.without_token()(
+        "POST", path, code=401, json=append(operation_datasets.budgets)
     )
-    assert forger.headers["content-type"] == "application/problem+json"
+    assert response.headers["content-type"] == "application/problem+json"
+    forged_response = operation_datasets.client.without_token()(
+        "POST", path, code=401, json=append(operation_datasets.budgets), headers=bearer("e30.e30.e30")
+    )
+    assert forged_response.headers["content-type"] == "application/problem+json"
 
 
-def test_dataset_of_other_tenant_returns_same_error_as_unknown_one(there: Books) -> None:
-    mallory = there.client.as_(tenant=OTHER)
-    own = mallory("POST", "/datasets", code=201, json={"name": "m.own", "schema": WORKING}).json()["id"]
-    nowhere = str(uuid4())
-    for working, source in ((own, "{}"), ("{}", own), ("{}", "{}")):
-        theirs, none = (
-            mallory("POST", f"/datasets/{working.format(id)}/operations", code=404, json=append(source.format(id))).text
-            for id in (there.budgets, nowhere)
+def test_dataset_of_other_tenant_returns_same_error_as_unknown_one(operation_datasets: OperationDatasets) -> None:
+    other_client = operation_datasets.client.as_caller(tenant=OTHER_TENANT)
+    own_id = other_client("POST", "/datasets", code=201, json={"name": "m.own", "schema": WORKING}).json()["id"]
+    unknown_id = str(uuid4())
+    for working, source in ((own_id, "{}"), ("{}", own_id), ("{}", "{}")):
+        existing_text, unknown_text = (
+            other_client(
+                "POST", f"/datasets/{working.format(id)}/operations", code=404, json=append(source.format(id))
+            ).text
+            for id in (operation_datasets.budgets, unknown_id)
         )
-        assert theirs.replace(there.budgets, nowhere) == none
-    assert there.client("GET", "/runs").json()["value"] == []
+        assert existing_text.replace(operation_datasets.budgets, unknown_id) == unknown_text
+    assert operation_datasets.client("GET", "/runs").json()["value"] == []
 
 
 ERRORS: list[tuple[PenstockError, int, bool]] = [
@@ -443,84 +471,93 @@ ERRORS: list[tuple[PenstockError, int, bool]] = [
 
 @pytest.mark.parametrize(("raised", "status", "retry"), ERRORS, ids=lambda value: str(value)[:30])
 def test_commit_error_is_returned_as_operation_error(
-    there: Books, spark: Any, raised: PenstockError, status: int, retry: bool
+    operation_datasets: OperationDatasets, spark: Any, raised: PenstockError, status: int, retry: bool
 ) -> None:
     def fail() -> None:
         raise raised
 
     with failpoints.armed("stage.synced", fail):
-        answer = there.do(append(), status)
-    error = answer.json()["error"]
+        response = operation_datasets.execute(append(), status)
+    error = response.json()["error"]
     assert error["code"] == raised.reason.upper()
-    assert "db.internal" not in answer.text
-    assert ("retry-after" in answer.headers) == retry
-    assert there.version(there.working) == 2
+    assert "db.internal" not in response.text
+    assert ("retry-after" in response.headers) == retry
+    assert operation_datasets.version(operation_datasets.working) == 2
 
 
-# --- again, late, and too many
+# --- idempotency and limits
 
 
-def test_same_idempotency_key_returns_same_response(spark: Any, there: Books) -> None:
+def test_same_idempotency_key_returns_same_response(spark: Any, operation_datasets: OperationDatasets) -> None:
     key = {"idempotency-key": "january"}
-    first, second = (there.do(append(order=1), headers=key).text for _ in range(2))
+    first, second = (operation_datasets.execute(append(order=1), headers=key).text for _ in range(2))
     assert first == second
-    assert there.version(there.working) == 3
-    assert len(there.client("GET", "/runs").json()["value"]) == 1
-    error = there.do(append(source_selector="amount > 1"), 409, headers=key).json()["error"]
+    assert operation_datasets.version(operation_datasets.working) == 3
+    assert len(operation_datasets.client("GET", "/runs").json()["value"]) == 1
+    error = operation_datasets.execute(append(source_selector="amount > 1"), 409, headers=key).json()["error"]
     assert error["code"] == "KEY_REUSED"
 
 
-def test_idempotency_key_of_failed_operation_can_be_reused(spark: Any, there: Books) -> None:
+def test_idempotency_key_of_failed_operation_can_be_reused(spark: Any, operation_datasets: OperationDatasets) -> None:
     key = {"idempotency-key": "january"}
-    there.do(append(ABSENT), 404, headers=key)
-    assert there.do(append(), headers=key).json()["result"]["rows_appended"] == 5
+    operation_datasets.execute(append(UNKNOWN_ID), 404, headers=key)
+    assert operation_datasets.execute(append(), headers=key).json()["result"]["rows_appended"] == 5
 
 
 @pytest.fixture
-def held() -> Iterator[threading.Event]:
+def blocked_runs() -> Iterator[threading.Event]:
     """Stop every run before its first operation until the event is set."""
-    go = threading.Event()
-    with failpoints.armed("stage.begun", lambda: go.wait(60) and None):
+    released = threading.Event()
+    with failpoints.armed("stage.begun", lambda: released.wait(60) and None):
         try:
-            yield go
+            yield released
         finally:
-            go.set()
+            released.set()
 
 
 def test_slow_operation_continues_as_run(
-    spark: Any, there: Books, edge: RestContext, held: threading.Event, monkeypatch: pytest.MonkeyPatch
+    spark: Any,
+    operation_datasets: OperationDatasets,
+    rest_context: RestContext,
+    blocked_runs: threading.Event,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(operations, "_WAIT_SHARE", 0.0)  # respond as soon as the run is queued
-    client = in_process_client(create_app(edge), token())
-    answer = replace(there, client=client).do(append(source_selector="amount < 0"), 202)
-    run = answer.json()
-    assert answer.headers["location"] == f"/runs/{run['id']}"
-    assert answer.headers["retry-after"] == "1"
+    client = in_process_client(create_app(rest_context), token())
+    response = replace(operation_datasets, client=client).execute(append(source_selector="amount < 0"), 202)
+    run = response.json()
+    assert response.headers["location"] == f"/runs/{run['id']}"
+    assert response.headers["retry-after"] == "1"
     assert run["state"] in ("queued", "running")
-    held.set()
-    over = wait_for_run(client, run)
-    assert over["state"] == "succeeded"
-    assert over["results"][0]["result"]["rows_appended"] == 0
+    blocked_runs.set()
+    ended = wait_for_run(client, run)
+    assert ended["state"] == "succeeded"
+    assert ended["results"][0]["result"]["rows_appended"] == 0
 
 
 def test_full_queue_returns_retry_after(
-    there: Books, edge: RestContext, held: threading.Event, monkeypatch: pytest.MonkeyPatch
+    operation_datasets: OperationDatasets,
+    rest_context: RestContext,
+    blocked_runs: threading.Event,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(operations, "_WAIT_SHARE", 0.0)  # respond as soon as the run is queued
-    runner = RunWorker(edge.workspace, RunLimits(max_concurrent=1, max_queued=1, max_queued_per_tenant=1))
-    here = replace(there, client=in_process_client(create_app(replace(edge, run_worker=runner)), token()))
+    run_worker = RunWorker(rest_context.workspace, RunLimits(max_concurrent=1, max_queued=1, max_queued_per_tenant=1))
+    limited = replace(
+        operation_datasets, client=in_process_client(create_app(replace(rest_context, run_worker=run_worker)), token())
+    )
     try:
-        first = here.do(append(order=1), 202).json()["id"]
-        while runner.queued_count():
+        first = limited.execute(append(order=1), 202).json()["id"]
+        while run_worker.queued_count():
             pass
-        here.do(append(order=2), 202)
-        refused = here.do(append(order=3), 503)
-        assert refused.headers["retry-after"] == "1"
-        assert refused.json()["error"]["code"] == "TOO_MANY_RUNS"
-        assert refused.json()["error"]["details"] == {"operation_order": 3}
-        assert here.client("GET", f"/runs/{first}").json()["state"] == "running"
+        limited.execute(append(order=2), 202)
+        rejected = limited.execute(append(order=3), 503)
+        assert rejected.headers["retry-after"] == "1"
+        assert rejected.json()["error"]["code"] == "TOO_MANY_RUNS"
+        assert rejected.json()["error"]["details"] == {"operation_order": 3}
+        assert limited.client("GET", f"/runs/{first}").json()["state"] == "running"
     finally:
-        for run in here.client("GET", "/runs").json()["value"]:
-            here.client("POST", f"/runs/{run['id']}/cancel", code=202)
-        held.set()
-        runner.close()
+        for run in limited.client("GET", "/runs").json()["value"]:
+            limited.client("POST", f"/runs/{run['id']}/cancel", code=202)
+        blocked_runs.set()
+        run_worker.close()

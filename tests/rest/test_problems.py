@@ -13,20 +13,21 @@ from penstock import errors
 from penstock.errors import Conflict, Invalid, NotFound, PenstockError, Unauthenticated, Unavailable
 from penstock.rest import problems
 from penstock.rest.requests.bodies import parse_json
-from rest.rest_client import PROBLEM_MEMBERS, Client
+from rest.dispatched_routes import add_route
+from rest.rest_client import PROBLEM_MEMBERS, RestClient
 from tools import docs
 
 
-def raising(app: FastAPI, error: Exception) -> None:
+def add_failing_route(app: FastAPI, error: Exception) -> None:
     def fail() -> None:
         raise error
 
-    app.add_api_route("/fail", fail, methods=["GET"])
+    add_route(app, "/fail", fail)
 
 
 def test_status_exists_for_every_error_kind() -> None:
     assert set(problems.STATUS_BY_KIND) == set(errors.KINDS)
-    assert {kind.__name__: status for kind, status in problems.STATUS_BY_KIND.items()} == {
+    assert {error_class.__name__: status for error_class, status in problems.STATUS_BY_KIND.items()} == {
         "Invalid": 400,
         "Unauthenticated": 401,
         "Forbidden": 403,
@@ -43,29 +44,31 @@ def test_reasons_with_own_status_or_sentence_exist() -> None:
     exempt = {"errors.py", "documents.py"}  # they render the errors of other modules
     sources = [path for path in docs.SOURCE.rglob("*.py") if not (path.parent.name == "http" and path.name in exempt)]
     text = "".join(path.read_text() for path in sources)
-    own = {"method_not_allowed"}  # the framework's own, translated in the table's module
+    framework_reasons = {"method_not_allowed"}  # reasons of the framework, which the module of the table translates
     assert {
         reason
-        for reason in {*problems.STATUS_BY_REASON, *problems.CONTRACT_SENTENCES} - own
+        for reason in {*problems.STATUS_BY_REASON, *problems.CONTRACT_SENTENCES} - framework_reasons
         if f'"{reason}"' not in text
     } == set()
 
 
-@pytest.mark.parametrize("kind", errors.KINDS)
-def test_every_error_kind_returns_problem_document(app: FastAPI, client: Client, kind: type[PenstockError]) -> None:
-    raising(app, kind("odd_thing", "an odd thing happened; try another", thing="x"))
-    response = client("GET", "/fail", code=problems.STATUS_BY_KIND[kind])
+@pytest.mark.parametrize("error_class", errors.KINDS)
+def test_every_error_kind_returns_problem_document(
+    app: FastAPI, client: RestClient, error_class: type[PenstockError]
+) -> None:
+    add_failing_route(app, error_class("odd_thing", "an odd thing happened; try another", thing="x"))
+    response = client("GET", "/fail", code=problems.STATUS_BY_KIND[error_class])
     assert response.json() == {
         "type": "urn:penstock:error:odd_thing",
         "title": "Odd thing",
-        "status": problems.STATUS_BY_KIND[kind],
+        "status": problems.STATUS_BY_KIND[error_class],
         "detail": "an odd thing happened; try another",
         "instance": "/fail",
         "code": "ODD_THING",
         "error": "Odd thing",
         "thing": "x",
     }
-    assert ("retry-after" in response.headers) == (kind in (Conflict, Unavailable))
+    assert ("retry-after" in response.headers) == (error_class in (Conflict, Unavailable))
 
 
 CONTRACT = [
@@ -105,12 +108,14 @@ def test_problem_facts_are_converted_to_json(fact: Any, encoded: Any) -> None:
 
 @pytest.mark.parametrize("name", PROBLEM_MEMBERS)
 def test_problem_facts_do_not_replace_reserved_members(name: str) -> None:
-    plain, clashing = (problems.problem_response(Invalid("x_y", "…", **facts), "/") for facts in ({}, {name: "mine"}))
-    assert plain.body == clashing.body
+    without_fact, with_fact = (
+        problems.problem_response(Invalid("x_y", "…", **facts), "/") for facts in ({}, {name: "mine"})
+    )
+    assert without_fact.body == with_fact.body
 
 
-def test_unknown_path_returns_problem_document(client: Client) -> None:
-    double_slash = "http://localhost//datasets"  # without the host, the client would take `datasets` for one
+def test_unknown_path_returns_problem_document(client: RestClient) -> None:
+    double_slash = "http://localhost//datasets"  # without the host, the client would parse `datasets` as the host
     for path in ("/nothing", "/datasets/", "/datasets/a/b/c", double_slash, "/docs/../x", "/DATASETS"):
         assert client("GET", path, code=404).json()["code"] == "ROUTE_NOT_FOUND"
 
@@ -126,16 +131,16 @@ ALLOWED = [
 
 
 @pytest.mark.parametrize(("method", "path", "allowed"), ALLOWED)
-def test_wrong_method_returns_allowed_methods_of_path(client: Client, method: str, path: str, allowed: str) -> None:
+def test_wrong_method_returns_allowed_methods_of_path(client: RestClient, method: str, path: str, allowed: str) -> None:
     response = client(method, path, code=405)
     assert response.headers["allow"] == allowed
     assert response.json()["allowed"] == allowed.split(", ")
 
 
 def test_unexpected_error_is_logged_once_and_hidden_from_the_client(
-    app: FastAPI, client: Client, caplog: pytest.LogCaptureFixture
+    app: FastAPI, client: RestClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    raising(app, RuntimeError("secret words of the database"))
+    add_failing_route(app, RuntimeError("secret words of the database"))
     with caplog.at_level(logging.INFO):
         response = client("GET", "/fail", code=500, headers={"x-request-id": "mine-1"})
     assert "secret words" not in response.text
@@ -146,8 +151,10 @@ def test_unexpected_error_is_logged_once_and_hidden_from_the_client(
     assert 'penstock_http_exceptions_total{exception="RuntimeError"} 1.0' in client("GET", "/metrics").text
 
 
-def test_server_errors_are_logged_and_redacted(app: FastAPI, client: Client, caplog: pytest.LogCaptureFixture) -> None:
-    raising(app, Unavailable("storage_failed", "the disk is full"))
+def test_server_errors_are_logged_and_redacted(
+    app: FastAPI, client: RestClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    add_failing_route(app, Unavailable("storage_failed", "the disk is full"))
     client("GET", "/fail", code=503)
     client("GET", "/nothing", code=404)
     warned = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]

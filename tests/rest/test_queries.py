@@ -1,4 +1,4 @@
-"""Queries are registered over REST if they can keep their promise, and changed by those who know what they change."""
+"""Registered queries over REST: create, change, preconditions."""
 
 from typing import Any
 from urllib.parse import quote
@@ -10,7 +10,7 @@ import pytest
 from penstock.core.caller import Caller, Role
 from penstock.core.registry import gts
 from penstock.lake import Lake
-from rest.rest_client import OTHER, TENANT, Client
+from rest.rest_client import OTHER_TENANT, TENANT, RestClient
 
 FIELDS = [{"name": "id", "type": "number"}, {"name": "region", "type": "string", "optional": True}]
 SQL = "SELECT id, region FROM finance.tx"
@@ -18,33 +18,35 @@ PARAMETERS = [{"name": "region", "type": "string"}]
 
 
 @pytest.fixture(autouse=True)
-def mine(local: Lake) -> Lake:
-    """Datasets of the tenant of the tokens."""
-    lake = Lake(local._workspace, Caller(TENANT, uuid4(), "ada", Role.ADMIN), local._folder)
+def token_lake(local_lake: Lake) -> Lake:
+    """Open the workspace as the tenant of the tokens, with one dataset."""
+    lake = Lake(local_lake._workspace, Caller(TENANT, uuid4(), "ada", Role.ADMIN), local_lake._folder)
     lake.create("finance.tx", pa.table({"id": [1, 2], "region": ["EMEA", None], "at": ["x", "y"]}))
     return lake
 
 
-def schema(client: Client, name: str = "Transactions", fields: Any = FIELDS) -> str:
-    sent = {"name": name, "type_id": gts.QUERY_RETURNS, "fields": fields}
-    made: str = client("POST", "/gts", json=sent, code=201).json()["id"]
-    return made
+def create_schema(client: RestClient, name: str = "Transactions", fields: Any = FIELDS) -> str:
+    body = {"name": name, "type_id": gts.QUERY_RETURNS, "fields": fields}
+    schema_id: str = client("POST", "/gts", json=body, code=201).json()["id"]
+    return schema_id
 
 
-def sent(returns: str, name: str = "all", sql: str = SQL, **members: Any) -> dict[str, Any]:
+def query_body(returns: str, name: str = "all", sql: str = SQL, **members: Any) -> dict[str, Any]:
     return {"name": name, "sql": sql, "returns_schema_id": returns, **members}
 
 
-def made(client: Client, **members: Any) -> dict[str, Any]:
-    query: dict[str, Any] = client("POST", "/queries", json=sent(schema(client), **members), code=201).json()
+def create_query(client: RestClient, **members: Any) -> dict[str, Any]:
+    query: dict[str, Any] = client(
+        "POST", "/queries", json=query_body(create_schema(client), **members), code=201
+    ).json()
     return query
 
 
-def test_show_query_by_id_and_by_name(client: Client) -> None:
+def test_show_query_by_id_and_by_name(client: RestClient) -> None:
     sql = "SELECT id, region FROM Finance.TX AS t AT (VERSION => 1) WHERE region = $region"
-    draft = sent(schema(client), "Ümsatz & 100 %", sql, description="d", parameters=PARAMETERS)
-    answer = client("POST", "/queries", json=draft, code=201)
-    query = answer.json()
+    draft = query_body(create_schema(client), "Ümsatz & 100 %", sql, description="d", parameters=PARAMETERS)
+    response = client("POST", "/queries", json=draft, code=201)
+    query = response.json()
     assert query == {
         **draft,
         "id": query["id"],
@@ -54,30 +56,30 @@ def test_show_query_by_id_and_by_name(client: Client) -> None:
         "version": 1,
         **{name: query[name] for name in ("state_changed_at", "created_at", "created_by", "updated_at", "updated_by")},
     }
-    assert answer.headers["etag"] == '"1"'
-    assert answer.headers["location"] == f"/queries/{query['id']}"
-    assert client("GET", answer.headers["location"]).json() == query
+    assert response.headers["etag"] == '"1"'
+    assert response.headers["location"] == f"/queries/{query['id']}"
+    assert client("GET", response.headers["location"]).json() == query
     assert client("GET", f"/queries/{query['id']}", headers={"if-none-match": '"1"'}, code=304).text == ""
     renamed = client("PUT", f"/queries/{query['id']}", json={**query, "name": "Ümsatz 100 %"}).json()
     assert client("GET", f"/queries/{quote('ümsatz 100 %', safe='')}").json() == renamed
 
 
-def test_search_queries_filters_by_members(client: Client) -> None:
-    returns = schema(client)
+def test_search_queries_filters_by_members(client: RestClient) -> None:
+    returns = create_schema(client)
     for name in ("alpha", "beta", "gamma"):
-        client("POST", "/queries", json=sent(returns, name), code=201)
+        client("POST", "/queries", json=query_body(returns, name), code=201)
     searched = "/queries?$filter=name ne 'beta'&$orderby=name desc&$count=true&$select=name,sql"
     page = client("GET", searched, headers={"prefer": "odata.maxpagesize=1"}).json()
     assert page["value"] == [{"name": "gamma", "sql": SQL}]
     assert page["@odata.count"] == 2
-    rest = client("GET", page["@odata.nextLink"]).json()
-    assert rest["value"] == [{"name": "alpha", "sql": SQL}]
-    assert "@odata.nextLink" not in rest
+    second_page = client("GET", page["@odata.nextLink"]).json()
+    assert second_page["value"] == [{"name": "alpha", "sql": SQL}]
+    assert "@odata.nextLink" not in second_page
     assert len(client("GET", f"/queries?$filter=returns_schema_id eq {returns}").json()["value"]) == 3
     assert client("GET", "/queries?$filter=sql eq 'x'", code=400).json()["code"] == "UNKNOWN_FIELD"
 
 
-MISFITS: dict[str, tuple[str, list[dict[str, Any]]]] = {
+MISMATCHES: dict[str, tuple[str, list[dict[str, Any]]]] = {
     "a missing field": (
         "SELECT region FROM finance.tx",
         [{"field": "id", "expected": "number", "actual": None, "message": "Missing required field: id"}],
@@ -108,22 +110,22 @@ MISFITS: dict[str, tuple[str, list[dict[str, Any]]]] = {
 }
 
 
-@pytest.mark.parametrize(("sql", "errors"), MISFITS.values(), ids=MISFITS.keys())
+@pytest.mark.parametrize(("sql", "errors"), MISMATCHES.values(), ids=MISMATCHES.keys())
 def test_create_query_that_cannot_match_schema_is_rejected(
-    client: Client, sql: str, errors: list[dict[str, Any]]
+    client: RestClient, sql: str, errors: list[dict[str, Any]]
 ) -> None:
-    returns = schema(client)
-    problem = client("POST", "/queries", json=sent(returns, sql=sql), code=400).json()
+    returns = create_schema(client)
+    problem = client("POST", "/queries", json=query_body(returns, sql=sql), code=400).json()
     assert problem["code"] == "QUERY_DOES_NOT_FIT"
     assert problem["schema_id"] == returns
-    assert problem["errors"] == [{"pointer": "/sql", **each} for each in errors]
-    query = client("POST", "/queries", json=sent(returns), code=201).json()
-    again = client("PUT", f"/queries/{query['id']}", json={**query, "sql": sql}, code=400).json()
-    assert again["errors"] == problem["errors"]
+    assert problem["errors"] == [{"pointer": "/sql", **error} for error in errors]
+    query = client("POST", "/queries", json=query_body(returns), code=201).json()
+    replacement = client("PUT", f"/queries/{query['id']}", json={**query, "sql": sql}, code=400).json()
+    assert replacement["errors"] == problem["errors"]
     assert client("GET", f"/queries/{query['id']}").json() == query
 
 
-REFUSALS: dict[str, tuple[dict[str, Any], int, str]] = {
+INVALID_QUERIES: dict[str, tuple[dict[str, Any], int, str]] = {
     "an unknown member": ({"owner": "me"}, 400, "BAD_QUERY"),
     "no SQL": ({"sql": " "}, 400, "BAD_QUERY"),
     "an unknown schema": ({"returns_schema_id": str(uuid4())}, 404, "SCHEMA_NOT_FOUND"),
@@ -141,144 +143,151 @@ REFUSALS: dict[str, tuple[dict[str, Any], int, str]] = {
 }
 
 
-@pytest.mark.parametrize(("change", "status", "code"), REFUSALS.values(), ids=REFUSALS.keys())
+@pytest.mark.parametrize(("change", "status", "code"), INVALID_QUERIES.values(), ids=INVALID_QUERIES.keys())
 def test_create_query_with_invalid_sql_is_rejected(
-    client: Client, change: dict[str, Any], status: int, code: str
+    client: RestClient, change: dict[str, Any], status: int, code: str
 ) -> None:
-    draft = {**sent(schema(client)), **change}
+    draft = {**query_body(create_schema(client)), **change}
     assert client("POST", "/queries", json=draft, code=status).json()["code"] == code
     assert client("GET", "/queries").json()["value"] == []
 
 
-def test_create_query_with_taken_name_is_rejected(client: Client) -> None:
-    query = made(client)
-    problem = client("POST", "/queries", json=sent(query["returns_schema_id"], " ALL"), code=409).json()
+def test_create_query_with_taken_name_is_rejected(client: RestClient) -> None:
+    query = create_query(client)
+    problem = client("POST", "/queries", json=query_body(query["returns_schema_id"], " ALL"), code=409).json()
     assert problem["code"] == "QUERY_NAME_TAKEN"
 
 
-def test_replace_query_requires_version_in_body_or_if_match(client: Client) -> None:
-    query = made(client)
-    here, new = f"/queries/{query['id']}", {**sent(query["returns_schema_id"]), "description": "new"}
-    assert client("PUT", here, json=new, code=400).json()["code"] == "MISSING_VERSION"
-    assert client("PUT", here, json={**new, "version": 2}, code=409).json()["current_version"] == 1
-    assert client("PUT", here, json=new, headers={"if-match": '"2"'}, code=412).json()["current_version"] == 1
-    answer = client("PUT", here, json=new, headers={"if-match": '"1"'})
-    assert (answer.json()["version"], answer.headers["etag"]) == (2, '"2"')
-    assert client("PUT", here, json={**query, "version": 2}).json()["version"] == 3
-    revisions = client("GET", f"{here}/versions?$top=2").json()["value"]
-    assert [(each["version"], each["change"], each["author"]) for each in revisions] == [
+def test_replace_query_requires_version_in_body_or_if_match(client: RestClient) -> None:
+    query = create_query(client)
+    path, new = f"/queries/{query['id']}", {**query_body(query["returns_schema_id"]), "description": "new"}
+    assert client("PUT", path, json=new, code=400).json()["code"] == "MISSING_VERSION"
+    assert client("PUT", path, json={**new, "version": 2}, code=409).json()["current_version"] == 1
+    assert client("PUT", path, json=new, headers={"if-match": '"2"'}, code=412).json()["current_version"] == 1
+    response = client("PUT", path, json=new, headers={"if-match": '"1"'})
+    assert (response.json()["version"], response.headers["etag"]) == (2, '"2"')
+    assert client("PUT", path, json={**query, "version": 2}).json()["version"] == 3
+    revisions = client("GET", f"{path}/versions?$top=2").json()["value"]
+    assert [(revision["version"], revision["change"], revision["author"]) for revision in revisions] == [
         (3, "update", "ada"),
         (2, "update", "ada"),
     ]
-    (first,) = client("GET", f"{here}/versions?before=2").json()["value"]
-    assert first == client("GET", f"{here}/versions/1").json()
+    (first,) = client("GET", f"{path}/versions?before=2").json()["value"]
+    assert first == client("GET", f"{path}/versions/1").json()
     assert (first["sql"], first["description"], first["datasets"]) == (SQL, None, query["datasets"])
     for unknown in ("0", "4", "99999999999"):
-        client("GET", f"{here}/versions/{unknown}", code=404)
-    client("GET", f"{here}/versions/one", code=400)
-    assert client("DELETE", here, headers={"if-match": '"1"'}, code=412).json()["code"] == "PRECONDITION_FAILED"
-    client("DELETE", here, headers={"if-match": '"3"'}, code=204)
-    assert client("GET", here, code=404).json()["code"] == "QUERY_NOT_FOUND"
+        client("GET", f"{path}/versions/{unknown}", code=404)
+    client("GET", f"{path}/versions/one", code=400)
+    assert client("DELETE", path, headers={"if-match": '"1"'}, code=412).json()["code"] == "PRECONDITION_FAILED"
+    client("DELETE", path, headers={"if-match": '"3"'}, code=204)
+    assert client("GET", path, code=404).json()["code"] == "QUERY_NOT_FOUND"
 
 
-def test_deprecated_query_has_header_and_archived_query_does_not_run(client: Client) -> None:
-    query = made(client)
-    here = f"/queries/{query['id']}"
-    assert "deprecation" not in client("GET", here).headers
-    moved = client("POST", f"{here}/transitions", json={"to": "DEPRECATED", "version": 1, "reason": "old"})
+def test_deprecated_query_has_header_and_archived_query_does_not_run(client: RestClient) -> None:
+    query = create_query(client)
+    query_path = f"/queries/{query['id']}"
+    assert "deprecation" not in client("GET", query_path).headers
+    moved = client("POST", f"{query_path}/transitions", json={"to": "DEPRECATED", "version": 1, "reason": "old"})
     assert moved.json()["state"] == "DEPRECATED"
-    for path in (here, f"{here}/results"):
+    for path in (query_path, f"{query_path}/results"):
         assert client("GET", path).headers["deprecation"] == moved.headers["deprecation"]
-    assert client("GET", here, headers={"if-none-match": '"2"'}, code=304).headers["deprecation"]
+    assert client("GET", query_path, headers={"if-none-match": '"2"'}, code=304).headers["deprecation"]
     assert moved.headers["deprecation"].removeprefix("@").isdigit()
-    assert client("POST", f"{here}/transitions", json={"to": "DRAFT", "version": 2}, code=409).json()["possible"]
-    client("POST", f"{here}/transitions", json={"to": "ARCHIVED", "version": 2})
-    assert client("GET", f"{here}/results", code=409).json()["code"] == "QUERY_ARCHIVED"
-    assert client("GET", here).json()["state"] == "ARCHIVED"
+    assert client("POST", f"{query_path}/transitions", json={"to": "DRAFT", "version": 2}, code=409).json()["possible"]
+    client("POST", f"{query_path}/transitions", json={"to": "ARCHIVED", "version": 2})
+    assert client("GET", f"{query_path}/results", code=409).json()["code"] == "QUERY_ARCHIVED"
+    assert client("GET", query_path).json()["state"] == "ARCHIVED"
 
 
-def test_delete_schema_referenced_by_query_is_rejected(client: Client) -> None:
-    query = made(client)
+def test_delete_schema_referenced_by_query_is_rejected(client: RestClient) -> None:
+    query = create_query(client)
     problem = client("DELETE", f"/gts/{query['returns_schema_id']}", code=409).json()
     assert (problem["error"], problem["query_count"]) == ("Schema is referenced by active queries", 1)
     client("DELETE", f"/queries/{query['id']}", code=204)
     client("DELETE", f"/gts/{query['returns_schema_id']}", code=204)
 
 
-def test_delete_schema_referenced_by_archived_queries_does_not_call_them_active(client: Client) -> None:
-    query = made(client)
+def test_delete_schema_referenced_by_archived_queries_does_not_call_them_active(client: RestClient) -> None:
+    query = create_query(client)
     path, schema_path = f"/queries/{query['id']}", f"/gts/{query['returns_schema_id']}"
     for version, state in enumerate(("DEPRECATED", "ARCHIVED"), 1):
         client("POST", f"{path}/transitions", json={"to": state, "version": version})
     problem = client("DELETE", schema_path, code=409).json()
     assert (problem["error"], problem["query_count"]) == ("Schema referenced by archived queries", 1)
-    active = client("POST", "/queries", json=sent(query["returns_schema_id"], "still active"), code=201).json()
+    active = client("POST", "/queries", json=query_body(query["returns_schema_id"], "still active"), code=201).json()
     problem = client("DELETE", schema_path, code=409).json()
     assert (problem["error"], problem["query_count"]) == ("Schema is referenced by active queries", 2)
     client("DELETE", f"/queries/{active['id']}", code=204)
 
 
-def test_query_routes_require_roles(client: Client) -> None:
-    query = made(client)
-    here, viewer, developer = f"/queries/{query['id']}", client.as_(Role.VIEWER), client.as_(Role.DEVELOPER)
-    for path in ("/queries", here, f"{here}/versions", f"{here}/versions/1", f"{here}/results"):
+def test_query_routes_require_roles(client: RestClient) -> None:
+    query = create_query(client)
+    query_path, viewer, developer = (
+        f"/queries/{query['id']}",
+        client.as_caller(Role.VIEWER),
+        client.as_caller(Role.DEVELOPER),
+    )
+    for path in ("/queries", query_path, f"{query_path}/versions", f"{query_path}/versions/1", f"{query_path}/results"):
         viewer("GET", path)
         client.without_token()("GET", path, code=401)
     viewer("POST", "/queries/preview", json={"sql": "SELECT 1 AS one"})
-    refused: list[tuple[Client, str, str, Any, str]] = [
-        (viewer, "POST", "/queries", sent(query["returns_schema_id"], "other"), "analytics.developer"),
-        (viewer, "PUT", here, {**query, "name": "other"}, "analytics.developer"),
-        (viewer, "POST", f"{here}/transitions", {"to": "DEPRECATED", "version": 1}, "analytics.developer"),
+    forbidden: list[tuple[RestClient, str, str, Any, str]] = [
+        (viewer, "POST", "/queries", query_body(query["returns_schema_id"], "other"), "analytics.developer"),
+        (viewer, "PUT", query_path, {**query, "name": "other"}, "analytics.developer"),
+        (viewer, "POST", f"{query_path}/transitions", {"to": "DEPRECATED", "version": 1}, "analytics.developer"),
         (viewer, "POST", "/gts/infer", {"sql": SQL}, "analytics.developer"),
-        (developer, "POST", f"{here}/transitions", {"to": "DEPRECATED", "version": 1}, "analytics.admin"),
-        (developer, "DELETE", here, None, "analytics.admin"),
+        (developer, "POST", f"{query_path}/transitions", {"to": "DEPRECATED", "version": 1}, "analytics.admin"),
+        (developer, "DELETE", query_path, None, "analytics.admin"),
     ]
-    for who, method, path, body, role in refused:
-        problem = who(method, path, json=body, code=403).json()
+    for caller, method, path, body, role in forbidden:
+        problem = caller(method, path, json=body, code=403).json()
         assert (problem["error"], problem["required_role"]) == ("Insufficient permissions", role)
-    developer("PUT", here, json={**query, "name": "other"})
-    developer("POST", "/queries", json=sent(query["returns_schema_id"]), code=201)
-    client("DELETE", here, code=204)
+    developer("PUT", query_path, json={**query, "name": "other"})
+    developer("POST", "/queries", json=query_body(query["returns_schema_id"]), code=201)
+    client("DELETE", query_path, code=204)
 
 
-def test_query_of_other_tenant_returns_same_404_as_unknown_one(client: Client) -> None:
-    query, other_tenant = made(client), client.as_(tenant=OTHER)
+def test_query_of_other_tenant_returns_same_404_as_unknown_one(client: RestClient) -> None:
+    query, other_tenant = create_query(client), client.as_caller(tenant=OTHER_TENANT)
     requests: list[tuple[str, str, Any]] = [
         ("GET", "", None), ("GET", "/versions", None), ("GET", "/versions/1", None), ("GET", "/results", None),
         ("PUT", "", query), ("POST", "/transitions", {"to": "DEPRECATED", "version": 1}), ("DELETE", "", None),
     ]  # fmt: skip
-    for method, tail, body in requests:
-        answers = set()
+    for method, suffix, body in requests:
+        texts = set()
         for key in (query["id"], str(uuid4())):
-            answer = other_tenant(method, f"/queries/{key}{tail}", json=body, code=404)
-            answers.add(answer.text.replace(key, "ID"))
-        assert len(answers) == 1
+            response = other_tenant(method, f"/queries/{key}{suffix}", json=body, code=404)
+            texts.add(response.text.replace(key, "ID"))
+        assert len(texts) == 1
     assert other_tenant("GET", "/queries/all", code=404).json()["code"] == "QUERY_NOT_FOUND"
     assert other_tenant("GET", "/queries?$count=true").json()["@odata.count"] == 0
     assert client("GET", f"/queries/{query['id']}").json() == query
 
 
-def test_query_reads_only_datasets_of_its_tenant(client: Client) -> None:
-    other_tenant = client.as_(tenant=OTHER)
-    theirs = schema(other_tenant)
+def test_query_reads_only_datasets_of_its_tenant(client: RestClient) -> None:
+    other_tenant = client.as_caller(tenant=OTHER_TENANT)
+    schema_id = create_schema(other_tenant)
     requests: list[tuple[str, Any]] = [
-        ("/queries", sent(theirs)),
+        ("/queries", query_body(schema_id)),
         ("/queries/preview", {"sql": SQL}),
         ("/gts/infer", {"sql": SQL}),
     ]
     for path, body in requests:
         problem = other_tenant("POST", path, json=body, code=404).json()
         assert (problem["code"], problem["dataset"]) == ("DATASET_NOT_FOUND", "finance.tx")
-    assert other_tenant("POST", "/queries", json=sent(schema(client)), code=404).json()["code"] == "SCHEMA_NOT_FOUND"
+    assert (
+        other_tenant("POST", "/queries", json=query_body(create_schema(client)), code=404).json()["code"]
+        == "SCHEMA_NOT_FOUND"
+    )
 
 
-def test_infer_schema_from_sql_matches_result(client: Client) -> None:
+def test_infer_schema_from_sql_matches_result(client: RestClient) -> None:
     sql = (
-        "SELECT id, region, id > $least AS large, [region] AS regions, DATE '2026-01-31' AS day, now() AS moment "
+        "SELECT id, region, id > $min_amount AS large, [region] AS regions, DATE '2026-01-31' AS day, now() AS moment "
         "FROM finance.tx"
     )
     inferred = client("POST", "/gts/infer", json={"sql": sql}).json()
-    assert [(each["name"], each["type"], each.get("array", False)) for each in inferred["fields"]] == [
+    assert [(field["name"], field["type"], field.get("array", False)) for field in inferred["fields"]] == [
         ("id", "number", False),
         ("region", "string", False),
         ("large", "boolean", False),
@@ -287,11 +296,11 @@ def test_infer_schema_from_sql_matches_result(client: Client) -> None:
         ("moment", "datetime", False),
     ]
     assert inferred["name"] == "Query"
-    proposal = client("POST", "/gts/infer", json={"sql": sql, "name": "Large ones"}).json()
+    proposal = client("POST", "/gts/infer", json={"sql": sql, "name": "Large rows"}).json()
     returns = client("POST", "/gts", json=proposal, code=201).json()["id"]
-    parameters = [{"name": "least", "type": "number"}]
-    client("POST", "/queries", json=sent(returns, sql=sql, parameters=parameters), code=201)
-    client("GET", "/queries/all/results?least=1&$select=id,large,day,moment")
-    for wrong in ({"sql": 7}, {"sql": SQL, "version": 1}, {"sql": SQL, "rows": []}):
-        assert client("POST", "/gts/infer", json=wrong, code=400).json()["code"] == "BAD_PAYLOAD"
+    parameters = [{"name": "min_amount", "type": "number"}]
+    client("POST", "/queries", json=query_body(returns, sql=sql, parameters=parameters), code=201)
+    client("GET", "/queries/all/results?min_amount=1&$select=id,large,day,moment")
+    for body in ({"sql": 7}, {"sql": SQL, "version": 1}, {"sql": SQL, "rows": []}):
+        assert client("POST", "/gts/infer", json=body, code=400).json()["code"] == "BAD_PAYLOAD"
     assert client("POST", "/gts/infer", json={"sql": "SELECT {'a': 1} AS a"}, code=400).json()["field"] == "a"

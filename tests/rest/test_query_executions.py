@@ -1,4 +1,4 @@
-"""Query executions over REST: list them, and cancel one while it runs or waits."""
+"""Query executions over REST: list, and cancel while running or waiting."""
 
 import asyncio
 import json
@@ -29,17 +29,17 @@ from penstock.service.admission import AsyncAdmissionControl
 from penstock.service.queries.execution import QueryExecutor
 from penstock.service.queries.executions import ExecutionRegistry
 from penstock.service.queries.sandbox import QueryLimits, Sandbox
-from rest.rest_client import OTHER, TENANT, bearer, check_response, serve, token
-from rest.test_query_results import field, registered
+from rest.rest_client import OTHER_TENANT, TENANT, bearer, check_response, serve, token
+from rest.test_query_results import field, register_query
 
-PATIENCE_SECONDS = 120
+TIMEOUT_SECONDS = 120
 LONG_SQL = "SELECT sleep_ms(3600000) AS n"
-ENDLESS_SQL = "SELECT count(*) AS n FROM range(100000000000) t(i) WHERE i % 3 = 4"  # its column has a type
+ENDLESS_SQL = "SELECT count(*) AS n FROM range(100000000000) t(i) WHERE i % 3 = 4"  # the column has a type
 LIMITS = QueryLimits(seconds=3_600, cpu_seconds=3_600)
 
 
 def wait_for(condition: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while not (value := condition()):
         assert time.monotonic() < deadline, "timeout"
         time.sleep(0.02)
@@ -59,7 +59,7 @@ class QueryService:
         self, method: str, path: str, role: Role = Role.VIEWER, tenant: UUID = TENANT, user: str = "ada", **options: Any
     ) -> httpx.Response:
         headers = {**bearer(token(role, tenant, user)), **options.pop("headers", {})}
-        response = httpx.request(method, self.address + path, headers=headers, timeout=PATIENCE_SECONDS, **options)
+        response = httpx.request(method, self.address + path, headers=headers, timeout=TIMEOUT_SECONDS, **options)
         check_response(response)
         return response
 
@@ -94,19 +94,19 @@ def one_slot_sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandb
 
 @pytest.fixture
 def service(
-    local: Lake, edge: RestContext, one_slot_sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+    local_lake: Lake, rest_context: RestContext, one_slot_sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[QueryService]:
     sandbox = one_slot_sandbox
     take_process, processes = sandbox._take_process, list[int]()
 
-    def recorded() -> Any:
-        taken = take_process()
-        processes.append(taken[1])
-        return taken
+    def take_recorded_process() -> Any:
+        process = take_process()
+        processes.append(process[1])
+        return process
 
-    monkeypatch.setattr(sandbox, "_take_process", recorded)
+    monkeypatch.setattr(sandbox, "_take_process", take_recorded_process)
     limits = HttpLimits(response_timeout_seconds=3_600)
-    context = replace(edge, query_executor=QueryExecutor(local._workspace, sandbox), limits=limits)
+    context = replace(rest_context, query_executor=QueryExecutor(local_lake._workspace, sandbox), limits=limits)
     with serve(create_app(context), limits) as address, ThreadPoolExecutor(8) as pool:
         service = QueryService(address, context, processes, pool)
         try:
@@ -122,15 +122,15 @@ def assert_cancelled(response: httpx.Response) -> None:
     assert "retry-after" not in response.headers
 
 
-def assert_ended(process: int) -> None:
+def assert_ended(pid: int) -> None:
     try:
-        end = os.pidfd_open(process)
+        descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
         return
     try:
-        assert select.select([end], [], [], PATIENCE_SECONDS)[0], "the sandbox process runs"
+        assert select.select([descriptor], [], [], TIMEOUT_SECONDS)[0], "the sandbox process runs"
     finally:
-        os.close(end)
+        os.close(descriptor)
 
 
 def test_cancel_kills_the_running_query_and_frees_its_slot(service: QueryService) -> None:
@@ -143,12 +143,12 @@ def test_cancel_kills_the_running_query_and_frees_its_slot(service: QueryService
     assert [(execution["query"], execution["user"]) for execution in executions] == [("preview", "ada")] * 2
     assert executions[0]["seconds"] >= executions[1]["seconds"]
     assert service.cancel(waiting_id).status_code == 204
-    assert_cancelled(waiting.result(PATIENCE_SECONDS))
-    assert service.processes == [process]  # the waiting query never had one
+    assert_cancelled(waiting.result(TIMEOUT_SECONDS))
+    assert service.processes == [process]  # the waiting query had no process
     assert service.ids() == [id]
     assert not running.done()
     assert service.cancel(id).status_code == 204
-    assert_cancelled(running.result(PATIENCE_SECONDS))
+    assert_cancelled(running.result(TIMEOUT_SECONDS))
     assert_ended(process)
     assert service.list() == []
     response = service.send("POST", "/queries/preview", json={"sql": "SELECT 1 AS n"})
@@ -157,19 +157,19 @@ def test_cancel_kills_the_running_query_and_frees_its_slot(service: QueryService
     assert service.context.executor.counts()["compute"] == (0, 0)
 
 
-def test_cancel_registered_query_shows_its_name_and_is_audited(service: QueryService, local: Lake) -> None:
+def test_cancel_registered_query_shows_its_name_and_is_audited(service: QueryService, local_lake: Lake) -> None:
     def client(method: str, path: str, *, code: int = 200, **options: Any) -> httpx.Response:
         response = service.send(method, path, Role.ADMIN, **options)
         assert response.status_code == code, response.text
         return response
 
-    path = registered(client, ENDLESS_SQL, [field("n")], name="long one")  # type: ignore[arg-type]
+    path = register_query(client, ENDLESS_SQL, [field("n")], name="long one")  # type: ignore[arg-type]
     id = str(uuid4())
     future = service.pool.submit(service.send, "GET", path, headers={"x-execution-id": id})
     wait_for(lambda: [execution["query"] for execution in service.list()] == ["long one"])
     assert service.cancel(id, role=Role.ADMIN, user="eve").status_code == 204
-    assert_cancelled(future.result(PATIENCE_SECONDS))
-    with sqlite3.connect(str(local._workspace.db.url.database)) as catalog:
+    assert_cancelled(future.result(TIMEOUT_SECONDS))
+    with sqlite3.connect(str(local_lake._workspace.db.url.database)) as catalog:
         rows = catalog.execute("SELECT author, action, detail FROM audit WHERE action LIKE 'query.%'").fetchall()
     details = {action: (author, json.loads(detail)) for author, action, detail in rows}
     assert details["query.run"][0] == "ada"
@@ -183,7 +183,7 @@ def test_cancel_of_an_execution_that_is_not_visible_equals_an_unknown_one(servic
     running = service.start(id)
     callers: dict[str, dict[str, Any]] = {
         "another user": {"user": "bob", "role": Role.DEVELOPER},
-        "admin of another tenant": {"tenant": OTHER, "role": Role.ADMIN},
+        "admin of another tenant": {"tenant": OTHER_TENANT, "role": Role.ADMIN},
     }
     for caller in callers.values():
         assert service.list(**caller) == []
@@ -194,7 +194,7 @@ def test_cancel_of_an_execution_that_is_not_visible_equals_an_unknown_one(servic
         assert all(body == bodies[0] for body in bodies)
     assert service.ids() == service.ids(user="eve", role=Role.ADMIN) == [id]
     assert service.cancel(id, user="eve", role=Role.ADMIN).status_code == 204
-    assert_cancelled(running.result(PATIENCE_SECONDS))
+    assert_cancelled(running.result(TIMEOUT_SECONDS))
     assert service.cancel(id).json()["code"] == "EXECUTION_NOT_FOUND"
 
 
@@ -202,19 +202,19 @@ def test_execution_id_chosen_twice_conflicts_and_other_tenants_may_use_it(servic
     id = str(uuid4())
     running = service.start(id)
     for user in ("ada", "bob"):
-        response = service.start(id, user=user, sql="SELECT 1").result(PATIENCE_SECONDS)
+        response = service.start(id, user=user, sql="SELECT 1").result(TIMEOUT_SECONDS)
         assert (response.status_code, response.json()["code"]) == (409, "EXECUTION_EXISTS")
-    other = service.start(id, tenant=OTHER)
+    other = service.start(id, tenant=OTHER_TENANT)
     assert service.cancel(id).status_code == 204
-    assert_cancelled(running.result(PATIENCE_SECONDS))
-    assert service.ids(tenant=OTHER) == [id]
-    assert service.cancel(id, tenant=OTHER).status_code == 204
-    assert_cancelled(other.result(PATIENCE_SECONDS))
+    assert_cancelled(running.result(TIMEOUT_SECONDS))
+    assert service.ids(tenant=OTHER_TENANT) == [id]
+    assert service.cancel(id, tenant=OTHER_TENANT).status_code == 204
+    assert_cancelled(other.result(TIMEOUT_SECONDS))
 
 
-@pytest.mark.parametrize("id", ["", "x", "0" * 32, f"{{{TENANT}}}", f"{TENANT}, {OTHER}", "9" * 20_000])
+@pytest.mark.parametrize("id", ["", "x", "0" * 32, f"{{{TENANT}}}", f"{TENANT}, {OTHER_TENANT}", "9" * 20_000])
 def test_malformed_execution_id_is_rejected_before_the_query_runs(service: QueryService, id: str) -> None:
-    response = service.start(id).result(PATIENCE_SECONDS)
+    response = service.start(id).result(TIMEOUT_SECONDS)
     assert (response.status_code, response.json()["code"]) == (400, "BAD_EXECUTION_ID")
     assert service.processes == []
 
@@ -241,17 +241,17 @@ def test_request_that_waits_for_its_lane_can_be_cancelled(service: QueryService)
     assert (control.running, control.waiting) == (1, 2)
     for id, future in [*zip(ids, futures, strict=True)][::-1]:
         assert service.cancel(id).status_code == 204
-        assert_cancelled(future.result(PATIENCE_SECONDS))
+        assert_cancelled(future.result(TIMEOUT_SECONDS))
     wait_for(lambda: (control.running, control.waiting) == (0, 0))
 
 
 def test_hundreds_of_executions_are_listed_and_cancelled(service: QueryService) -> None:
-    """A storm of requests: each is answered, those above the limits with 429 or 503, and none is left."""
+    """Send many requests: the server responds to each, above the limits with 429 or 503, and no execution remains."""
     ids = [str(uuid4()) for _ in range(300)]
 
     async def storm() -> list[int]:
         limits = httpx.Limits(max_connections=None)
-        async with httpx.AsyncClient(base_url=service.address, timeout=PATIENCE_SECONDS, limits=limits) as client:
+        async with httpx.AsyncClient(base_url=service.address, timeout=TIMEOUT_SECONDS, limits=limits) as client:
 
             async def run(n: int, id: str) -> int:
                 headers = {**bearer(token(user=f"user-{n % 40}")), "x-execution-id": id}
@@ -281,7 +281,7 @@ def test_query_named_executions_is_found_by_its_id(service: QueryService) -> Non
         assert response.status_code == code, response.text
         return response
 
-    path = registered(client, "SELECT 1 AS n", [field("n")], name="executions")  # type: ignore[arg-type]
+    path = register_query(client, "SELECT 1 AS n", [field("n")], name="executions")  # type: ignore[arg-type]
     assert service.list() == []
     assert client("GET", path.removesuffix("/results")).json()["name"] == "executions"
     assert client("GET", "/queries/executions/results").json()["value"] == [{"n": 1}]
@@ -290,7 +290,7 @@ def test_query_named_executions_is_found_by_its_id(service: QueryService) -> Non
 def test_sibling_processes_list_and_cancel_the_executions_of_each_other(tmp_path: Path) -> None:
     ada = Caller(TENANT, uuid4(), "ada \udc00 é", Role.VIEWER)
     bob = Caller(TENANT, uuid4(), "bob", Role.DEVELOPER)
-    other_admin = Caller(OTHER, ada.user, "ada", Role.ADMIN)
+    other_admin = Caller(OTHER_TENANT, ada.user, "ada", Role.ADMIN)
     folder = Path(f"/tmp/penstock-{os.getpid()}")  # the path of a socket is short
     folder.mkdir()
     try:
@@ -304,7 +304,7 @@ def test_sibling_processes_list_and_cancel_the_executions_of_each_other(tmp_path
             for caller in (bob, other_admin):
                 assert siblings.list(caller) == []
                 assert siblings.cancel(caller, execution.id) is None
-            assert first.fetch_others("cancel_execution") == []  # the second process does not answer
+            assert first.fetch_others("cancel_execution") == []  # the second process does not respond
             assert second.fetch_others("unknown") == [b""]
             assert not cancel_token.is_cancelled
             assert siblings.cancel(ada, uuid4()) is None

@@ -1,4 +1,4 @@
-"""The command `serve` in a process of its own."""
+"""The command `serve` in a separate process."""
 
 import json
 import os
@@ -29,7 +29,7 @@ from penstock.rest.server import Server, listening_socket
 from rest.rest_client import SECRET, bearer, check_response, token
 
 SCRIPT = "from penstock.cli import cli, main; from penstock.cli.serve import serve; cli.add_command(serve); {}main()"
-SLOW = (  # a route that prints when it begins and answers later
+SLOW_ROUTE_SCRIPT = (  # a route that prints when it begins and responds later
     "import time; from fastapi import APIRouter, Request, Response; from penstock.rest import app; r = APIRouter(); "
     "wait = lambda request: time.sleep(float(request.query_params['seconds'])); "
     "slow = lambda request: (print('begun', flush=True), wait(request), Response('done'))[2]; "
@@ -38,12 +38,14 @@ SLOW = (  # a route that prints when it begins and answers later
 )
 
 
-class Served:
+class ServeProcess:
+    """The command `penstock serve` in a separate process."""
+
     def __init__(self, folder: Path, *args: str, before: str = "", **env: str) -> None:
-        beside = () if {"--flight-port", "--no-flight"} & {*args} else ("--flight-port", "0")
+        flight_options = () if {"--flight-port", "--no-flight"} & {*args} else ("--flight-port", "0")
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
         self.process = subprocess.Popen(
-            [sys.executable, "-c", SCRIPT.format(before), "serve", *args, *beside, "--no-ui"],
+            [sys.executable, "-c", SCRIPT.format(before), "serve", *args, *flight_options, "--no-ui"],
             cwd=folder,
             env={**environment, "PENSTOCK_DURABLE": "no", **env},
             stdout=subprocess.PIPE,
@@ -66,8 +68,8 @@ class Served:
 
 
 @contextmanager
-def served(folder: Path, *args: str, **options: str) -> Iterator[Served]:
-    server = Served(folder, *args, **options)
+def served(folder: Path, *args: str, **options: str) -> Iterator[ServeProcess]:
+    server = ServeProcess(folder, *args, **options)
     try:
         yield server
     finally:
@@ -81,10 +83,10 @@ def test_serve_dev_starts_with_one_command(tmp_path: Path, number: int) -> None:
     with served(tmp_path, "--dev", "--workspace", "lake", "--http-port", "0") as server:
         address = server.address()
         assert httpx.get(f"{address}/readyz").json()["status"] == "ready"
-        rows = {"content": b"id\n1\n2\n", "headers": {"content-type": "text/csv", "x-request-id": "mine"}}
-        made = httpx.post(f"{address}/datasets?name=shop.orders", **rows)  # type: ignore[arg-type]
-        check_response(made)
-        assert made.status_code == 201
+        upload = {"content": b"id\n1\n2\n", "headers": {"content-type": "text/csv", "x-request-id": "mine"}}
+        created = httpx.post(f"{address}/datasets?name=shop.orders", **upload)  # type: ignore[arg-type]
+        check_response(created)
+        assert created.status_code == 201
         assert httpx.get(f"{address}/docs").status_code == 200
         log = server.stop(number)
     assert (tmp_path / "lake" / "penstock.json").exists()
@@ -100,45 +102,43 @@ def test_serve_dev_starts_with_one_command(tmp_path: Path, number: int) -> None:
 
 def test_two_servers_share_one_workspace(tmp_path: Path) -> None:
     options = ("--dev", "--workspace", "lake", "--http-port", "0")
-    with served(tmp_path, *options) as one:
-        first = one.address()
-        with served(tmp_path, *options) as two:
-            second = two.address()
-            assert first != second
-            httpx.post(f"{first}/datasets", json={"name": "a.b", "schema": [{"name": "id", "type": "int64"}]})
-            assert [each["name"] for each in httpx.get(f"{second}/datasets").json()["value"]] == ["a.b"]
+    with served(tmp_path, *options) as first_server:
+        first_address = first_server.address()
+        with served(tmp_path, *options) as second_server:
+            second_address = second_server.address()
+            assert first_address != second_address
+            httpx.post(f"{first_address}/datasets", json={"name": "a.b", "schema": [{"name": "id", "type": "int64"}]})
+            assert [dataset["name"] for dataset in httpx.get(f"{second_address}/datasets").json()["value"]] == ["a.b"]
 
 
 def test_server_finishes_active_request_before_exit(tmp_path: Path) -> None:
-    with served(tmp_path, "--dev", "--http-port", "0", before=SLOW) as server:
-        address, answers = server.address(), list[str]()
-        asking = threading.Thread(
-            target=lambda: answers.append(httpx.get(f"{address}/slow?seconds=1", timeout=30).text)
-        )
-        asking.start()
+    with served(tmp_path, "--dev", "--http-port", "0", before=SLOW_ROUTE_SCRIPT) as server:
+        address, texts = server.address(), list[str]()
+        thread = threading.Thread(target=lambda: texts.append(httpx.get(f"{address}/slow?seconds=1", timeout=30).text))
+        thread.start()
         assert server.process.stdout is not None
         assert server.process.stdout.readline() == "begun\n"
         server.stop()
-        asking.join()
-        assert answers == ["done"]
+        thread.join()
+        assert texts == ["done"]
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"{address}/healthz")
 
 
 def test_server_aborts_request_after_drain(tmp_path: Path) -> None:
-    # The last default of the limits is the time to drain.
-    quick = "from penstock.rest.context import HttpLimits; d = HttpLimits.__init__; d.__defaults__ = (*d.__defaults__[:-1], 1); "
-    with served(tmp_path, "--dev", "--http-port", "0", before=SLOW + quick) as server:
-        address, answers = server.address(), list[httpx.Response]()
-        asking = threading.Thread(target=lambda: answers.append(httpx.get(f"{address}/slow?seconds=600", timeout=60)))
-        asking.start()
+    # The last default of HttpLimits is drain_seconds.
+    short_drain_script = "from penstock.rest.context import HttpLimits; d = HttpLimits.__init__; d.__defaults__ = (*d.__defaults__[:-1], 1); "
+    with served(tmp_path, "--dev", "--http-port", "0", before=SLOW_ROUTE_SCRIPT + short_drain_script) as server:
+        address, responses = server.address(), list[httpx.Response]()
+        thread = threading.Thread(target=lambda: responses.append(httpx.get(f"{address}/slow?seconds=600", timeout=60)))
+        thread.start()
         assert server.process.stdout is not None
         assert server.process.stdout.readline() == "begun\n"
         server.process.send_signal(signal.SIGTERM)
         _, err = server.process.communicate(timeout=60)
-        asking.join()
-    check_response(answers[0])
-    assert answers[0].json()["code"] == "SERVER_STOPPING"
+        thread.join()
+    check_response(responses[0])
+    assert responses[0].json()["code"] == "SERVER_STOPPING"
     assert server.process.returncode == 1
     assert "Active requests are aborted" in err
 
@@ -156,7 +156,7 @@ def test_serve_with_keys_requires_tokens(tmp_path: Path) -> None:
     assert token()[:40] not in json.dumps(log)
 
 
-REFUSED = [
+INVALID_OPTIONS = [
     (["--http-port", "0"], 1, "PENSTOCK_JWT_SECRET"),
     (["--dev", "--host", "0.0.0.0"], 1, "loopback"),
     (["--dev", "--host", "::"], 1, "loopback"),
@@ -168,7 +168,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("args", "code", "message"), REFUSED, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(("args", "code", "message"), INVALID_OPTIONS, ids=lambda value: str(value)[:40])
 def test_serve_reports_bad_configuration_before_listening(
     tmp_path: Path, args: list[str], code: int, message: str
 ) -> None:
@@ -180,14 +180,14 @@ def test_serve_reports_bad_configuration_before_listening(
 
 
 def test_serve_with_taken_port_reports_error(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         with served(tmp_path, "--dev", "--http-port", str(port)) as server:
             _, err = server.process.communicate(timeout=60)
     assert f"Cannot listen on 127.0.0.1 port {port}" in err
 
 
-def testlistening_socket_disables_delayed_sends() -> None:
+def test_listening_socket_disables_delayed_sends() -> None:
     with (
         listening_socket("127.0.0.1", 0) as listening,
         socket.create_connection(listening.getsockname()),
@@ -196,46 +196,46 @@ def testlistening_socket_disables_delayed_sends() -> None:
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-def certificate(folder: Path) -> tuple[str, str]:
+def write_certificate(folder: Path) -> tuple[str, str]:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
     now = datetime.now(UTC)
-    made = (
+    certificate = (
         x509.CertificateBuilder(name, name, key.public_key(), 1, now - timedelta(1), now + timedelta(1))
         .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
         .sign(key, hashes.SHA256())
     )
-    (folder / "cert.pem").write_bytes(made.public_bytes(Encoding.PEM))
+    (folder / "cert.pem").write_bytes(certificate.public_bytes(Encoding.PEM))
     (folder / "key.pem").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     return "cert.pem", "key.pem"
 
 
 def test_serve_with_certificate_uses_https(tmp_path: Path) -> None:
-    cert, key = certificate(tmp_path)
+    cert, key = write_certificate(tmp_path)
     with served(tmp_path, "--dev", "--http-port", "0", "--tls-cert", cert, "--tls-key", key) as server:
         address = server.address()
         assert address.startswith("https://")
-        trusting = ssl.create_default_context(cafile=str(tmp_path / cert))
-        check_response(httpx.get(f"{address}/healthz", verify=trusting))
+        context = ssl.create_default_context(cafile=str(tmp_path / cert))
+        check_response(httpx.get(f"{address}/healthz", verify=context))
 
 
 def test_periodic_job_is_repeated_after_failure_and_ends_with_server(caplog: pytest.LogCaptureFixture) -> None:
     app = FastAPI()
     app.add_api_route("/", lambda: Response())
-    server, rounds, enough = Server(app, "127.0.0.1", 0, HttpLimits()), list[int](), threading.Event()
+    server, rounds, three_rounds = Server(app, "127.0.0.1", 0, HttpLimits()), list[int](), threading.Event()
 
     def job() -> None:
         rounds.append(1)
         if len(rounds) == 3:
-            enough.set()
-        raise RuntimeError("not today")
+            three_rounds.set()
+        raise RuntimeError("the job fails")
 
     server.add_periodic_job(0.001, job)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    assert enough.wait(30)
+    server_thread = threading.Thread(target=server.run)
+    server_thread.start()
+    assert three_rounds.wait(30)
     server.stop()
-    thread.join(30)
-    after = len(rounds)
-    assert not [each for each in threading.enumerate() if each.name == "penstock job"]
-    assert len([record for record in caplog.records if record.message == "A periodic job failed"]) == after
+    server_thread.join(30)
+    round_count = len(rounds)
+    assert not [thread for thread in threading.enumerate() if thread.name == "penstock job"]
+    assert len([record for record in caplog.records if record.message == "A periodic job failed"]) == round_count

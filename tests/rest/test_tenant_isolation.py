@@ -1,9 +1,8 @@
-"""A stranger who knows all of another tenant's ids and names learns nothing by them, and changes nothing.
+"""Requests with ids and names of another tenant reveal and change nothing.
 
-What an answer may repeat is what the very request said: in its path (the problem's `instance` and sentence), in its query
-and its body (what was wrong there, or what was made of it), and in three headers: x-request-id, content-type and
-idempotency-key. Tokens, conditions, cookies and every other header are never repeated. A log line may hold the path and
-the request id, and nothing else that was sent; a line about a run names the run and its tenant.
+A response may echo only its own request: the path, the query, the body, and the headers x-request-id, content-type and
+idempotency-key. It never echoes tokens, conditions, cookies or any other header. A log line may contain the path and the
+request id of the request, but no other part of it; a log line of a run contains the run id and its tenant.
 """
 
 import io
@@ -28,9 +27,9 @@ from penstock.core.registry import gts
 from penstock.json_logs import JsonFormatter
 from penstock.rest.context import RestContext
 from penstock.service.auth.tokens import mint
-from rest.rest_client import HOUR, OTHER, SECRET, TENANT, bearer, check_response, serve, token
+from rest.rest_client import HOUR, OTHER_TENANT, SECRET, TENANT, bearer, check_response, serve, token
 
-# What only the owner knows. The stranger never sends it, so nothing may ever show it.
+# Texts that only the owner sends, so no response to another tenant may contain them.
 SECRETS = {
     "metadata": "owl7d41c9",
     "field description": "elk93be02",
@@ -43,7 +42,7 @@ SECRETS = {
     "query description": "stoat44b0a2",
     "column of SQL": "mink_e81f07",
 }
-# Words that the other tenant knows, each with an unused word of the same length.
+# Words that the other tenant sends, each with an unused word of the same length.
 SHARED_WORDS = {
     "schema_name": ("Heron-4c1f88", "Heron-000000"),
     "description": ("Raven 91d3b7", "Raven 000000"),
@@ -92,7 +91,7 @@ QUERIES = [
     ("$search", "<pipeline_name>"), ("name", "<dataset>"), ("force", "true"), ("tenant_id", "<tenant>"), ("<field>", "<value>"),
 ]  # fmt: skip
 _FIELDS = [{"name": "<field>", "type": "string", "description": "<description>"}]
-_NEW = {"name": "<schema_name>", "type_id": gts.QUERY_RETURNS, "fields": _FIELDS}
+_SCHEMA = {"name": "<schema_name>", "type_id": gts.QUERY_RETURNS, "fields": _FIELDS}
 _SOURCE = {"source": {"dataset_id": "<dataset_id>"}, "source_selector": "<column> = '<value>'"}
 _APPEND = {"type": "append", "alias": "<field>", "parameters": _SOURCE}
 _MERGE = {"type": "merge", "parameters": {**_SOURCE, "key_columns": ["<column>"], "strategy": "upsert"}}
@@ -115,9 +114,9 @@ JSON_BODIES: list[Any] = [
     _PIPELINE,
     {**_PIPELINE, "version": 1, "working": {"dataset_id": "<dataset_id>", "dataset_version": 1}},
     {},
-    _NEW,
-    {"entity": {**_NEW, "description": "<description>"}},
-    {**_NEW, "id": "<schema_id>", "gts_id": "<gts_id>", "tenant_id": "<tenant>", "version": 1},
+    _SCHEMA,
+    {"entity": {**_SCHEMA, "description": "<description>"}},
+    {**_SCHEMA, "id": "<schema_id>", "gts_id": "<gts_id>", "tenant_id": "<tenant>", "version": 1},
     {"name": "<schema_name>", "version": 2, "fields": _FIELDS},
     {"description": "<description>", "version": 1},
     {"to": "ARCHIVED", "version": 1, "reason": "<description>"},
@@ -133,15 +132,15 @@ JSON_BODIES: list[Any] = [
     "<gts_id>",
 ]
 BODIES = [
-    *((kind, json.dumps(body)) for body in JSON_BODIES
-      for kind in ("application/json", "application/merge-patch+json", "application/json-patch+json")),
+    *((media_type, json.dumps(body)) for body in JSON_BODIES
+      for media_type in ("application/json", "application/merge-patch+json", "application/json-patch+json")),
     ("text/csv", "<column>,<field>\n<value>,1\n"),
     ("application/x-ndjson", '{"<column>": "<value>"}\n'),
     ("text/<field>", "<value>"),
     ("application/json", '{"<field>": <value>}'),
 ]  # fmt: skip
-FITTING = {  # valid bodies by path
-    "/gts": _NEW,
+VALID_BODIES = {  # valid bodies by path
+    "/gts": _SCHEMA,
     "/datasets": {"name": "<dataset>", "schema": [{"name": "<column>", "type": "int64"}]},
     "/datasets/<dataset_id>/operations": _APPEND,
     "/datasets/<dataset>/operations": _MERGE,
@@ -163,7 +162,7 @@ HEADERS = [
     ("authorization", "Bearer <expired>"), ("authorization", "Bearer <user>"), ("cookie", "tenant=<tenant>"),
     ("x-tenant-id", "<tenant>"), ("x-forwarded-user", "<user>"), ("x-http-method-override", "DELETE"),
 ]  # fmt: skip
-REPEATED = ("x-request-id", "content-type", "idempotency-key")
+ECHOED_HEADERS = ("x-request-id", "content-type", "idempotency-key")
 METHODS = ["GET"] * 8 + ["POST"] * 6 + ["PUT", "PATCH", "DELETE"] * 2 + ["HEAD", "OPTIONS"]
 
 Words = dict[str, str]
@@ -181,215 +180,226 @@ class RequestTemplate:
     role: Role
 
     @classmethod
-    def by(cls, chance: Random) -> "RequestTemplate":
-        method, path = chance.choice(METHODS), chance.choice(PATHS)
-        headers = dict(chance.sample(HEADERS, chance.choice([0, 0, 1, 2])))
-        query = dict(chance.sample(QUERIES, chance.choice([0, 1, 1, 2])))
+    def generate(cls, rng: Random) -> "RequestTemplate":
+        method, path = rng.choice(METHODS), rng.choice(PATHS)
+        headers = dict(rng.sample(HEADERS, rng.choice([0, 0, 1, 2])))
+        query = dict(rng.sample(QUERIES, rng.choice([0, 1, 1, 2])))
         content = None
         if method in ("POST", "PUT", "PATCH"):
-            headers["content-type"], content = chance.choice(BODIES)
-            if path in FITTING and chance.choice([True, False]):
-                headers["content-type"], content, query = "application/json", json.dumps(FITTING[path]), {}
+            headers["content-type"], content = rng.choice(BODIES)
+            if path in VALID_BODIES and rng.choice([True, False]):
+                headers["content-type"], content, query = "application/json", json.dumps(VALID_BODIES[path]), {}
         return cls(
             method,
-            re.sub("@", lambda _: f"<{chance.choice(NAMES)}>", path),
+            re.sub("@", lambda _: f"<{rng.choice(NAMES)}>", path),
             tuple(query.items()),
             headers,
             content,
-            chance.choice([Role.ADMIN, Role.ADMIN, Role.DEVELOPER, Role.VIEWER]),
+            rng.choice([Role.ADMIN, Role.ADMIN, Role.DEVELOPER, Role.VIEWER]),
         )
 
-    def filled(self, words: Words) -> "RequestTemplate":
-        def fill(text: str) -> str:
-            return re.sub("<([a-z_]+)>", lambda gap: words[gap[1]], text)
+    def fill(self, words: Words) -> "RequestTemplate":
+        def substitute(text: str) -> str:
+            return re.sub("<([a-z_]+)>", lambda match: words[match[1]], text)
 
-        query = tuple((fill(name), fill(value)) for name, value in self.query)
-        headers = {name: fill(value) for name, value in self.headers.items()}
-        content = None if self.content is None else fill(self.content)
-        return RequestTemplate(self.method, fill(self.path), query, headers, content, self.role)
+        query = tuple((substitute(name), substitute(value)) for name, value in self.query)
+        headers = {name: substitute(value) for name, value in self.headers.items()}
+        content = None if self.content is None else substitute(self.content)
+        return RequestTemplate(self.method, substitute(self.path), query, headers, content, self.role)
 
     def send(self, http: httpx.Client) -> httpx.Response:
-        headers = bearer(token(self.role, OTHER, "mallory")) | self.headers
+        headers = bearer(token(self.role, OTHER_TENANT, "mallory")) | self.headers
         return http.request(self.method, self.path, params=self.query or None, headers=headers, content=self.content)
 
-    def may_be_repeated(self) -> str:
-        repeated = [self.headers.get(name, "") for name in REPEATED]
-        return plain(" ".join([unquote(self.path), *map(" ".join, self.query), self.content or "", *repeated]))
+    def may_be_echoed(self) -> str:
+        headers = [self.headers.get(name, "") for name in ECHOED_HEADERS]
+        return normalize(" ".join([unquote(self.path), *map(" ".join, self.query), self.content or "", *headers]))
 
     def may_be_logged(self) -> str:
-        return plain(f"{unquote(self.path)} {self.headers.get('x-request-id', '')}")
+        return normalize(f"{unquote(self.path)} {self.headers.get('x-request-id', '')}")
 
 
 @dataclass
-class Owner:
+class TenantOwner:
     """The tenant whose data must not be visible to others."""
 
     http: httpx.Client
     words: Words = field(default_factory=dict)
     requests: set[str] = field(default_factory=set)
 
-    def settle(self) -> None:
-        shared = {name: mine for name, (mine, _) in SHARED_WORDS.items()}
-        first = {
+    def create_entities(self) -> None:
+        shared = {name: word for name, (word, _) in SHARED_WORDS.items()}
+        first_schema = {
             "name": shared["schema_name"],
             "type_id": gts.QUERY_RETURNS,
             "description": shared["description"],
             "metadata": {"note": SECRETS["metadata"]},
             "fields": [{"name": shared["field"], "type": "string", "description": SECRETS["field description"]}],
         }
-        schema = self._made("/gts", json=first)
-        self._request("PUT", f"/gts/{schema}", json={**first, "version": 1, "metadata": {SECRETS["metadata"]: 1}})
-        second = self._made("/gts", json={**first, "name": "Second", "description": SECRETS["second description"]})
-        move = {"to": "DEPRECATED", "version": 1, "reason": SECRETS["reason"]}
-        self._request("POST", f"/gts/{second}/transitions", json=move)
+        schema = self._create("/gts", json=first_schema)
+        self._request(
+            "PUT", f"/gts/{schema}", json={**first_schema, "version": 1, "metadata": {SECRETS["metadata"]: 1}}
+        )
+        second = self._create(
+            "/gts", json={**first_schema, "name": "Second", "description": SECRETS["second description"]}
+        )
+        transition = {"to": "DEPRECATED", "version": 1, "reason": SECRETS["reason"]}
+        self._request("POST", f"/gts/{second}/transitions", json=transition)
         rows = f"{shared['column']},{SECRETS['second column']}\n{shared['value']},{SECRETS['cell']}\n"
-        sent = {"content": rows, "headers": {"content-type": "text/csv", "idempotency-key": shared["key"]}}
-        dataset = self._made("/datasets", params={"name": shared["dataset"]}, **sent)
+        upload = {"content": rows, "headers": {"content-type": "text/csv", "idempotency-key": shared["key"]}}
+        dataset = self._create("/datasets", params={"name": shared["dataset"]}, **upload)
         sql = (
             f"SELECT {shared['column']} AS {shared['field']}, 1 AS {SECRETS['column of SQL']} FROM {shared['dataset']}"
         )
         draft = {"name": shared["query_name"], "description": SECRETS["query description"], "sql": sql}
-        query = self._made("/queries", json={**draft, "returns_schema_id": schema})
-        pipeline = self._made("/pipelines", json=self._pipeline(dataset))
-        run = self._made(f"/pipelines/{pipeline}/runs")
+        query = self._create("/queries", json={**draft, "returns_schema_id": schema})
+        pipeline = self._create("/pipelines", json=self._pipeline(dataset))
+        run = self._create(f"/pipelines/{pipeline}/runs")
         ids = {"schema_id": schema, "gts_id": f"{gts.QUERY_RETURNS}{schema}", "dataset_id": dataset}
         self.words = {**shared, **ids, "pipeline_id": pipeline, "run_id": run, "query_id": query}
         while not self._request("GET", f"/runs/{run}").json()["ended_at"]:
             pass
 
-    def everything(self) -> Any:
+    def all_entities(self) -> Any:
         """Return all entities that the owner can read."""
         paths = ("/gts", "/datasets", "/pipelines", "/runs", "/queries")
-        found = [self._request("GET", f"{path}?$count=true").json() for path in paths]
-        for schema in found[0]["value"]:
-            here = f"/gts/{schema['id']}"
-            found += [
-                self._request("GET", f"{here}/{tail}").json() for tail in ("versions", "references", "json-schema")
+        entities = [self._request("GET", f"{path}?$count=true").json() for path in paths]
+        for schema in entities[0]["value"]:
+            path = f"/gts/{schema['id']}"
+            entities += [
+                self._request("GET", f"{path}/{tail}").json() for tail in ("versions", "references", "json-schema")
             ]
-        for dataset in found[1]["value"]:
-            here = f"/datasets/{dataset['id']}"
-            found += [self._request("GET", f"{here}/{tail}").json() for tail in ("rows", "history", "schema")]
-        for query in found[4]["value"]:
-            here = f"/queries/{query['id']}"
-            found += [self._request("GET", f"{here}/{tail}").json() for tail in ("versions", "results")]
-        return found
+        for dataset in entities[1]["value"]:
+            path = f"/datasets/{dataset['id']}"
+            entities += [self._request("GET", f"{path}/{tail}").json() for tail in ("rows", "history", "schema")]
+        for query in entities[4]["value"]:
+            path = f"/queries/{query['id']}"
+            entities += [self._request("GET", f"{path}/{tail}").json() for tail in ("versions", "results")]
+        return entities
 
     def _pipeline(self, dataset: str) -> Any:
         """Return a pipeline whose run fails with an unknown column, so that the run record contains the selector."""
         source = {"dataset_id": dataset}
-        selecting = {"source": source, "source_selector": f"{SECRETS['selector']} = 1"}
-        operation = {"type": "append", "alias": SECRETS["alias"], "parameters": selecting}
+        parameters = {"source": source, "source_selector": f"{SECRETS['selector']} = 1"}
+        operation = {"type": "append", "alias": SECRETS["alias"], "parameters": parameters}
         return {"name": SHARED_WORDS["pipeline_name"][0], "working": source, "operations": [operation]}
 
-    def _made(self, path: str, **options: Any) -> str:
-        made: str = self._request("POST", path, **options).json()["id"]
-        return made
+    def _create(self, path: str, **options: Any) -> str:
+        id: str = self._request("POST", path, **options).json()["id"]
+        return id
 
     def _request(self, method: str, path: str, headers: dict[str, str] | None = None, **options: Any) -> httpx.Response:
-        own = bearer(token(Role.ADMIN, TENANT, SHARED_WORDS["user"][0]))
-        answer = self.http.request(method, path, headers={**own, **(headers or {})}, **options)
-        assert answer.is_success, answer.text
-        self.requests.add(answer.headers["x-request-id"])
-        return answer
+        authorization = bearer(token(Role.ADMIN, TENANT, SHARED_WORDS["user"][0]))
+        response = self.http.request(method, path, headers={**authorization, **(headers or {})}, **options)
+        assert response.is_success, response.text
+        self.requests.add(response.headers["x-request-id"])
+        return response
 
 
-def test_other_tenant_reads_and_changes_nothing(app: FastAPI, edge: RestContext, soak: bool) -> None:
-    chance, statuses, sent = Random(20261116), Counter[int](), dict[str, RequestTemplate]()
-    with listening() as log, serve(app, edge.limits) as address, httpx.Client(base_url=address, timeout=60) as http:
-        owner, mallory = Owner(http), bearer(token(Role.ADMIN, OTHER, "mallory"))
-        owner.settle()
-        mine = {**_NEW, "name": "Mine", "fields": [{"name": "mine", "type": "string"}]}
-        assert http.post("/gts", json=mine, headers=mallory).status_code == 201
-        before = owner.everything()
-        words = Lookout([*owner.words.values(), *SECRETS.values()])
-        assert words.seen_in(json.dumps(before)) >= {plain(word) for word in SECRETS.values()}  # they can be found
+def test_other_tenant_reads_and_changes_nothing(app: FastAPI, rest_context: RestContext, soak: bool) -> None:
+    rng, statuses, requests = Random(20261116), Counter[int](), dict[str, RequestTemplate]()
+    with (
+        captured_logs() as log,
+        serve(app, rest_context.limits) as address,
+        httpx.Client(base_url=address, timeout=60) as http,
+    ):
+        owner, headers = TenantOwner(http), bearer(token(Role.ADMIN, OTHER_TENANT, "mallory"))
+        owner.create_entities()
+        own_schema = {**_SCHEMA, "name": "Mine", "fields": [{"name": "mine", "type": "string"}]}
+        assert http.post("/gts", json=own_schema, headers=headers).status_code == 201
+        before = owner.all_entities()
+        detector = LeakDetector([*owner.words.values(), *SECRETS.values()])
+        assert detector.find_in(json.dumps(before)) >= {normalize(word) for word in SECRETS.values()}
 
         unused_words = unknown_words()
         for turn in range(1500 if soak else 400):
-            template, pair = RequestTemplate.by(chance), []
-            for substituted in (owner.words, unused_words):
-                request = template.filled(substituted | passing(turn, substituted))
-                answer = request.send(http)
-                check_response(answer)
-                assert answer.status_code < 500, (request, answer.text)
-                visible = f"{answer.headers.multi_items()} {answer.text}"
-                assert not words.seen_in(visible) - words.seen_in(request.may_be_repeated()), (request, visible)
-                sent[answer.headers["x-request-id"]] = request
-                statuses[answer.status_code] += 1
-                pair.append(compared(answer, substituted, unused_words))
-                if answer.status_code == 201:  # the entity of the other tenant must not affect the second request
-                    assert http.delete(answer.headers["location"], headers=mallory).status_code == 204
+            template, pair = RequestTemplate.generate(rng), []
+            for words in (owner.words, unused_words):
+                request = template.fill(words | per_request_words(turn, words))
+                response = request.send(http)
+                check_response(response)
+                assert response.status_code < 500, (request, response.text)
+                visible = f"{response.headers.multi_items()} {response.text}"
+                assert not detector.find_in(visible) - detector.find_in(request.may_be_echoed()), (request, visible)
+                requests[response.headers["x-request-id"]] = request
+                statuses[response.status_code] += 1
+                pair.append(comparable_response(response, words, unused_words))
+                if response.status_code == 201:  # the entity of the other tenant must not affect the second request
+                    assert http.delete(response.headers["location"], headers=headers).status_code == 204
             assert pair[0] == pair[1], template
 
-        assert not words.seen_in(http.get("/metrics").text)
-        assert owner.everything() == before
+        assert not detector.find_in(http.get("/metrics").text)
+        assert owner.all_entities() == before
 
-    assert sent.keys() <= log.keys()
-    own_run = plain(f"{owner.words['run_id']} {TENANT}")
+    assert requests.keys() <= log.keys()
+    own_run = normalize(f"{owner.words['run_id']} {TENANT}")
     for request_id in log.keys() - owner.requests:
-        may = sent[request_id].may_be_logged() if request_id in sent else ""
+        loggable = requests[request_id].may_be_logged() if request_id in requests else ""
         for line in log[request_id]:
-            of_run = json.loads(line)["logger"] == "penstock.service.pipelines.run_worker"
-            assert not words.seen_in(line) - words.seen_in(own_run if of_run else may), line
+            is_run_line = json.loads(line)["logger"] == "penstock.service.pipelines.run_worker"
+            assert not detector.find_in(line) - detector.find_in(own_run if is_run_line else loggable), line
     assert all(statuses[code] for code in (200, 201, 400, 401, 403, 404, 405, 415)), statuses
 
 
 def test_secret_detector_finds_encoded_words() -> None:
-    words = Lookout(["Heron-4c1f88", str(TENANT)])
-    assert words.seen_in('{"x": "HERON-4C1F88"}') == {"heron4c1f88"}
-    assert words.seen_in(TENANT.hex) == {TENANT.hex}
-    assert words.seen_in("heron") == set()
+    detector = LeakDetector(["Heron-4c1f88", str(TENANT)])
+    assert detector.find_in('{"x": "HERON-4C1F88"}') == {"heron4c1f88"}
+    assert detector.find_in(TENANT.hex) == {TENANT.hex}
+    assert detector.find_in("heron") == set()
 
 
-class Lookout:
+class LeakDetector:
     def __init__(self, words: list[str]) -> None:
-        self._words = {plain(word) for word in words}
+        self._words = {normalize(word) for word in words}
 
-    def seen_in(self, text: str) -> set[str]:
-        there = plain(text)
-        return {word for word in self._words if word in there}
+    def find_in(self, text: str) -> set[str]:
+        normalized = normalize(text)
+        return {word for word in self._words if word in normalized}
 
 
-def plain(text: str) -> str:
+def normalize(text: str) -> str:
     """Normalize case and hyphens."""
     return text.lower().replace("-", "")
 
 
-_NEW_EACH_TIME = re.compile(
+_GENERATED_VALUES = re.compile(
     r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+(?:Z|\+00:00)|commit_no\\\": [0-9]+"
 )
 
 
-def compared(answer: httpx.Response, words: Words, instead: Words) -> tuple[int, list[tuple[str, str]], str]:
+def comparable_response(
+    response: httpx.Response, words: Words, replacements: Words
+) -> tuple[int, list[tuple[str, str]], str]:
     """Return the response with the words replaced; ids and times of created entities are masked."""
-    left_out = ("x-request-id", "date", *(("content-length",) if answer.is_success else ()))
-    headers = [(name, value) for name, value in answer.headers.multi_items() if name not in left_out]
-    text = json.dumps([headers, answer.text])
+    ignored = ("x-request-id", "date", *(("content-length",) if response.is_success else ()))
+    headers = [(name, value) for name, value in response.headers.multi_items() if name not in ignored]
+    text = json.dumps([headers, response.text])
     for name, word in words.items():
-        for part, other in zip(word.split("."), instead[name].split("."), strict=True):  # both parts of a dataset name
-            text = text.replace(part, other)
-    if answer.is_success:
-        text = _NEW_EACH_TIME.sub("…", text)
+        # A dataset name has two parts.
+        for part, replacement in zip(word.split("."), replacements[name].split("."), strict=True):
+            text = text.replace(part, replacement)
+    if response.is_success:
+        text = _GENERATED_VALUES.sub("…", text)
     headers, body = json.loads(text)
-    return answer.status_code, headers, body
+    return response.status_code, headers, body
 
 
 def unknown_words() -> Words:
     schema = str(uuid4())
     ids = {name: str(uuid4()) for name in ("dataset_id", "pipeline_id", "run_id", "query_id")}
     ids |= {"schema_id": schema, "gts_id": f"{gts.QUERY_RETURNS}{schema}"}
-    return {name: other for name, (_, other) in SHARED_WORDS.items()} | ids
+    return {name: unused for name, (_, unused) in SHARED_WORDS.items()} | ids
 
 
-def passing(turn: int, words: Words) -> Words:
-    """Return the words that are new in each request: its number, and an expired token."""
-    then, tenant = datetime.now(UTC) - timedelta(days=1), UUID(words["tenant"])
-    old = mint(SECRET, tenant=tenant, user=words["user"], roles=[Role.ADMIN.claim], ttl=HOUR, now=then)
-    return {"turn": f"{turn}", "expired": old}
+def per_request_words(turn: int, words: Words) -> Words:
+    """Return the words that differ in each request: its number and an expired token."""
+    yesterday, tenant = datetime.now(UTC) - timedelta(days=1), UUID(words["tenant"])
+    expired_token = mint(SECRET, tenant=tenant, user=words["user"], roles=[Role.ADMIN.claim], ttl=HOUR, now=yesterday)
+    return {"turn": f"{turn}", "expired": expired_token}
 
 
 @contextmanager
-def listening() -> Iterator[dict[str, list[str]]]:
+def captured_logs() -> Iterator[dict[str, list[str]]]:
     """Collect the log lines of this process by request id; complete on exit."""
     lines, stream = defaultdict[str, list[str]](list), io.StringIO()
     handler, root = logging.StreamHandler(stream), logging.getLogger()

@@ -15,13 +15,13 @@ from penstock.rest.context import RestContext
 from penstock.service.auth.tokens import TokenVerifier
 from penstock.service.queries.execution import QueryExecutor
 from penstock.service.queries.sandbox import Sandbox
-from rest.rest_client import SECRET, Client, in_process_client, token
+from rest.rest_client import SECRET, RestClient, in_process_client, token
 
 UNKNOWN = "00000000-0000-4000-8000-000000000000"
 FIELDS = [{"name": "a", "type": "number"}]
 OPERATION = {"type": "append", "parameters": {"source": {"dataset_id": UNKNOWN}}}
 ENTITIES = {"/gts": "SCHEMA", "/queries": "QUERY", "/pipelines": "PIPELINE"}
-each_entity = pytest.mark.parametrize("collection", ENTITIES)
+for_every_entity = pytest.mark.parametrize("collection", ENTITIES)
 
 
 @pytest.fixture
@@ -30,14 +30,14 @@ def tenant() -> UUID:
 
 
 @pytest.fixture
-def client(lake: Lake, sandbox: Sandbox, tenant: UUID) -> Iterator[Client]:
+def client(lake: Lake, sandbox: Sandbox, tenant: UUID) -> Iterator[RestClient]:
     executor = QueryExecutor(lake._workspace, sandbox)
     context = RestContext.create(lake._workspace, TokenVerifier(SECRET), query_executor=executor)
     yield in_process_client(create_app(context), token(tenant=tenant))
     context.run_worker.close()
 
 
-def create(client: Client, collection: str, name: str = "Monthly", **members: Any) -> dict[str, Any]:
+def create(client: RestClient, collection: str, name: str = "Monthly", **members: Any) -> dict[str, Any]:
     """Create an entity; a query gets a result schema of its own."""
     contents: dict[str, dict[str, Any]] = {
         "/gts": {"type_id": gts.QUERY_RETURNS, "fields": FIELDS},
@@ -51,15 +51,15 @@ def create(client: Client, collection: str, name: str = "Monthly", **members: An
     return entity
 
 
-def delete(client: Client, collection: str, entity: dict[str, Any]) -> str:
+def delete(client: RestClient, collection: str, entity: dict[str, Any]) -> str:
     """Delete an entity and return its path."""
     path = f"{collection}/{entity['id']}"
     client("DELETE", path, code=204)
     return path
 
 
-@each_entity
-def test_undelete_after_deletion_returns_entity_with_next_version(client: Client, collection: str) -> None:
+@for_every_entity
+def test_undelete_after_deletion_returns_entity_with_next_version(client: RestClient, collection: str) -> None:
     entity = create(client, collection)
     path = delete(client, collection, entity)
     response = client("POST", f"{path}/undelete")
@@ -74,8 +74,8 @@ def test_undelete_after_deletion_returns_entity_with_next_version(client: Client
     ]
 
 
-@each_entity
-def test_undelete_of_entity_that_is_not_deleted_returns_409(client: Client, collection: str) -> None:
+@for_every_entity
+def test_undelete_of_entity_that_is_not_deleted_returns_409(client: RestClient, collection: str) -> None:
     entity = create(client, collection)
     problem = client("POST", f"{collection}/{entity['id']}/undelete", code=409).json()
     assert (problem["code"], problem["current_version"]) == (f"{ENTITIES[collection]}_NOT_DELETED", 1)
@@ -83,8 +83,8 @@ def test_undelete_of_entity_that_is_not_deleted_returns_409(client: Client, coll
     assert client("GET", f"{collection}/{entity['id']}").json()["version"] == 1
 
 
-@each_entity
-def test_undelete_with_taken_name_returns_409_until_name_is_free(client: Client, collection: str) -> None:
+@for_every_entity
+def test_undelete_with_taken_name_returns_409_until_name_is_free(client: RestClient, collection: str) -> None:
     path = delete(client, collection, create(client, collection))
     other = create(client, collection, " MONTHLY ")
     problem = client("POST", f"{path}/undelete", code=409).json()
@@ -95,8 +95,8 @@ def test_undelete_with_taken_name_returns_409_until_name_is_free(client: Client,
     client("POST", f"{path}/undelete")
 
 
-@each_entity
-def test_undelete_takes_no_parameters(client: Client, collection: str) -> None:
+@for_every_entity
+def test_undelete_takes_no_parameters(client: RestClient, collection: str) -> None:
     path = delete(client, collection, create(client, collection))
     assert client("POST", f"{path}/undelete", json={"version": 1}, code=400).json()["code"] == "BAD_PAYLOAD"
     assert client("POST", f"{path}/undelete?force=true", code=400).json()["code"] == "UNKNOWN_PARAMETER"
@@ -104,32 +104,32 @@ def test_undelete_takes_no_parameters(client: Client, collection: str) -> None:
     client("POST", f"{path}/undelete", json={}, headers={"if-match": '"1"'})
 
 
-@each_entity
-def test_undelete_requires_the_role_of_deletion(client: Client, tenant: UUID, collection: str) -> None:
+@for_every_entity
+def test_undelete_requires_the_role_of_deletion(client: RestClient, tenant: UUID, collection: str) -> None:
     path = delete(client, collection, create(client, collection))
-    needed = Role.DEVELOPER if collection == "/pipelines" else Role.ADMIN
-    for role in (role for role in Role if role < needed):
-        problem = client.as_(role, tenant)("POST", f"{path}/undelete", code=403).json()
-        assert problem["required_role"] == needed.claim
+    required_role = Role.DEVELOPER if collection == "/pipelines" else Role.ADMIN
+    for role in (role for role in Role if role < required_role):
+        problem = client.as_caller(role, tenant)("POST", f"{path}/undelete", code=403).json()
+        assert problem["required_role"] == required_role.claim
     client.without_token()("POST", f"{path}/undelete", code=401)
-    client.as_(needed, tenant)("POST", f"{path}/undelete")
+    client.as_caller(required_role, tenant)("POST", f"{path}/undelete")
 
 
-@each_entity
-def test_undelete_of_other_tenant_returns_same_404_as_unknown_one(client: Client, collection: str) -> None:
+@for_every_entity
+def test_undelete_of_other_tenant_returns_same_404_as_unknown_one(client: RestClient, collection: str) -> None:
     entity = create(client, collection)
-    path, other_tenant = delete(client, collection, entity), client.as_(tenant=uuid4())
-    theirs, unknown = (
+    path, other_tenant = delete(client, collection, entity), client.as_caller(tenant=uuid4())
+    existing_text, unknown_text = (
         other_tenant("POST", f"{collection}/{id}/undelete", code=404).text for id in (entity["id"], UNKNOWN)
     )
-    assert theirs.replace(entity["id"], UNKNOWN) == unknown
+    assert existing_text.replace(entity["id"], UNKNOWN) == unknown_text
     other_tenant("POST", f"{collection}/none/undelete", code=404)
     create(other_tenant, collection)
     client("POST", f"{path}/undelete")
 
 
-@each_entity
-def test_concurrent_undeletions_have_one_winner(client: Client, collection: str) -> None:
+@for_every_entity
+def test_concurrent_undeletions_have_one_winner(client: RestClient, collection: str) -> None:
     for number in range(4):
         path = delete(client, collection, create(client, collection, f"name {number}"))
         with ThreadPoolExecutor(2) as pool:
@@ -138,8 +138,8 @@ def test_concurrent_undeletions_have_one_winner(client: Client, collection: str)
         assert client("GET", path).json()["version"] == 2
 
 
-@each_entity
-def test_concurrent_undeletion_and_creation_of_one_name_have_one_winner(client: Client, collection: str) -> None:
+@for_every_entity
+def test_concurrent_undeletion_and_creation_of_one_name_have_one_winner(client: RestClient, collection: str) -> None:
     for number in range(4):
         entity = create(client, collection, f"name {number}")
         path = delete(client, collection, entity)
@@ -147,16 +147,16 @@ def test_concurrent_undeletion_and_creation_of_one_name_have_one_winner(client: 
             undeletion = pool.submit(_status, client, "POST", f"{path}/undelete")
             creation = pool.submit(_status, client, "POST", collection, json=entity)
         assert (undeletion.result(), creation.result()) in ((200, 409), (409, 201))
-        found = client("GET", f"{collection}?$filter=name eq 'name {number}'").json()["value"]
-        assert len(found) == 1
+        entities = client("GET", f"{collection}?$filter=name eq 'name {number}'").json()["value"]
+        assert len(entities) == 1
 
 
-def _status(client: Client, method: str, path: str, **options: Any) -> int:
-    headers = {"authorization": f"Bearer {client._sent}"}
+def _status(client: RestClient, method: str, path: str, **options: Any) -> int:
+    headers = {"authorization": f"Bearer {client._bearer_token}"}
     return client._send(method, path, headers=headers, **options).status_code
 
 
-def test_undelete_schema_by_gts_id_keeps_state_and_stores_revision(client: Client) -> None:
+def test_undelete_schema_by_gts_id_keeps_state_and_stores_revision(client: RestClient) -> None:
     schema = create(client, "/gts")
     path = f"/gts/{schema['id']}"
     client("POST", f"{path}/transitions", json={"to": "DEPRECATED", "version": 1})
@@ -171,11 +171,11 @@ def test_undelete_schema_by_gts_id_keeps_state_and_stores_revision(client: Clien
         (2, "deprecate", "ada"),
         (1, "create", "ada"),
     ]
-    found = client("GET", "/gts", params={"$filter": "fields/any(f: f/name eq 'a')"}).json()["value"]
-    assert [item["id"] for item in found] == [schema["id"]]
+    schemas = client("GET", "/gts", params={"$filter": "fields/any(f: f/name eq 'a')"}).json()["value"]
+    assert [item["id"] for item in schemas] == [schema["id"]]
 
 
-def test_undelete_archived_schema_ignores_taken_name(client: Client) -> None:
+def test_undelete_archived_schema_ignores_taken_name(client: RestClient) -> None:
     schema = create(client, "/gts")
     path = f"/gts/{schema['id']}"
     for version, state in enumerate(("DEPRECATED", "ARCHIVED"), 1):
@@ -185,12 +185,12 @@ def test_undelete_archived_schema_ignores_taken_name(client: Client) -> None:
     assert client("POST", f"{path}/undelete").json()["state"] == "ARCHIVED"
 
 
-def test_undelete_built_in_type_is_rejected(client: Client) -> None:
+def test_undelete_built_in_type_is_rejected(client: RestClient) -> None:
     problem = client("POST", f"/gts/{gts.QUERY_RETURNS}/undelete", code=409).json()
     assert problem["code"] == "BUILT_IN_TYPE"
 
 
-def test_undelete_query_with_deleted_schema_returns_409_until_schema_is_undeleted(client: Client) -> None:
+def test_undelete_query_with_deleted_schema_returns_409_until_schema_is_undeleted(client: RestClient) -> None:
     query = create(client, "/queries")
     path, schema_path = delete(client, "/queries", query), f"/gts/{query['returns_schema_id']}"
     client("DELETE", schema_path, code=204)
@@ -202,7 +202,7 @@ def test_undelete_query_with_deleted_schema_returns_409_until_schema_is_undelete
     assert client("DELETE", schema_path, code=409).json()["query_count"] == 1
 
 
-def test_undelete_query_with_archived_schema_returns_409(client: Client) -> None:
+def test_undelete_query_with_archived_schema_returns_409(client: RestClient) -> None:
     query = create(client, "/queries")
     path, schema_path = delete(client, "/queries", query), f"/gts/{query['returns_schema_id']}"
     for version, state in enumerate(("DEPRECATED", "ARCHIVED"), 1):
@@ -213,7 +213,7 @@ def test_undelete_query_with_archived_schema_returns_409(client: Client) -> None
     client("POST", f"{path}/undelete")  # an existing reference to a deprecated schema stays valid
 
 
-def test_undelete_query_by_name_selects_query_that_was_deleted_last(client: Client) -> None:
+def test_undelete_query_by_name_selects_query_that_was_deleted_last(client: RestClient) -> None:
     older = create(client, "/queries")
     delete(client, "/queries", older)
     newer = create(client, "/queries")
@@ -225,7 +225,7 @@ def test_undelete_query_by_name_selects_query_that_was_deleted_last(client: Clie
     assert client("POST", "/queries/unknown/undelete", code=404).json()["code"] == "QUERY_NOT_FOUND"
 
 
-def test_concurrent_query_undeletion_and_schema_deletion_exclude_each_other(client: Client) -> None:
+def test_concurrent_query_undeletion_and_schema_deletion_exclude_each_other(client: RestClient) -> None:
     for number in range(4):
         query = create(client, "/queries", f"name {number}")
         path = delete(client, "/queries", query)

@@ -1,5 +1,6 @@
 """Token verification: signatures, claims, times, JWKS."""
 
+import asyncio
 import base64
 import hashlib
 import hmac
@@ -26,7 +27,8 @@ from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 from conftest import examples
 from penstock.core.caller import ROLES, Role
 from penstock.errors import Forbidden, Invalid, Unauthenticated, Unavailable
-from penstock.service.auth import jwks, tokens
+from penstock.service.auth import async_authentication, jwks, tokens
+from penstock.service.auth.async_authentication import AsyncAuthentication
 from penstock.service.auth.tokens import TokenVerifier, mint
 
 SECRET = "a secret of enough bytes, for tests only"
@@ -806,6 +808,63 @@ def test_cached_keys_verify_during_refresh(published: TokenVerifier, endpoint: E
             endpoint.released.set()
         assert waiting.result(10).tenant == TENANT
     assert endpoint.fetches == 2
+
+
+# --- on an event loop
+
+
+async def verified_tenants(
+    authentication: AsyncAuthentication, verifier: TokenVerifier, tokens_sent: list[str]
+) -> list[UUID | str]:
+    """Authenticate requests at once, and return the tenant or the error reason of each."""
+    requests = [authentication.authenticate(verifier, None, [f"Bearer {sent}"]) for sent in tokens_sent]
+    outcomes = await asyncio.gather(*requests, return_exceptions=True)
+    return [getattr(outcome, "tenant", getattr(outcome, "reason", repr(outcome))) for outcome in outcomes]
+
+
+def test_known_keys_verify_on_the_event_loop_while_a_fetch_hangs(
+    published: TokenVerifier, endpoint: Endpoint, clock: FakeClock
+) -> None:
+    published.verify(rs(claims()))
+    endpoint.called.clear()
+    endpoint.released.clear()
+    clock.tick(60)  # the keys are fresh, and may be fetched again for an unknown id
+    unknown = [rs(claims(), kid=f"unknown {number}") for number in range(100)]
+
+    async def run() -> None:
+        authentication = AsyncAuthentication()
+        waiting = asyncio.create_task(verified_tenants(authentication, published, unknown))
+        await asyncio.to_thread(endpoint.called.wait, 20)
+        try:
+            assert await verified_tenants(authentication, published, [rs(claims())] * 10) == [TENANT] * 10
+            assert not waiting.done()
+        finally:
+            endpoint.released.set()
+        assert set(await waiting) == {"unknown_key", "server_busy"}
+        assert (await waiting).count("server_busy") == len(unknown) - async_authentication._MAX_WAITING
+
+    asyncio.run(run())
+    assert endpoint.fetches == 2
+
+
+def test_first_fetch_does_not_block_the_event_loop(published: TokenVerifier, endpoint: Endpoint) -> None:
+    endpoint.released.clear()
+
+    async def run() -> None:
+        waiting = asyncio.create_task(verified_tenants(AsyncAuthentication(), published, [rs(claims())]))
+        await asyncio.to_thread(endpoint.called.wait, 20)
+        assert not waiting.done()
+        endpoint.released.set()
+        assert await waiting == [TENANT]
+
+    asyncio.run(run())
+
+
+def test_malformed_tokens_fetch_no_keys(published: TokenVerifier, endpoint: Endpoint) -> None:
+    sent = ["", "a.b.c", "x" * 20_000, token({"alg": "none"}, claims()), hs(claims())]
+    reasons = asyncio.run(verified_tenants(AsyncAuthentication(), published, sent))
+    assert all(isinstance(reason, str) for reason in reasons)
+    assert endpoint.fetches == 0
 
 
 # --- minting

@@ -61,7 +61,7 @@ _SLOW_TESTS = {
     "flight/test_malformed": (
         "test_malformed_streams_are_rejected_and_server_survives", "test_table_is_unchanged_after_malformed_writes",
     ),
-    "flight/test_memory": ("test_refused_put_releases_its_message_without_garbage_collection",),
+    "flight/test_memory": ("test_rejected_put_releases_its_message_without_garbage_collection",),
     "flight/test_server": (
         "test_server_serves_concurrent_reads", "test_slow_readers_use_bounded_memory_and_block_no_other_call",
     ),

@@ -13,7 +13,7 @@ from uuid import UUID, uuid4
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Dialog, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Dialog, Page, expect, sync_playwright
 
 from conftest import skip_untested
 from penstock.core.caller import Role
@@ -26,6 +26,8 @@ PENSTOCK = str(Path(sys.executable).with_name("penstock"))
 HOUR, LEEWAY = timedelta(hours=1), timedelta(seconds=30)  # the clock leeway of the service
 WIDE, NARROW = 1280, 390
 CHECK_MILLISECONDS = 150
+TIMEOUT_MILLISECONDS = 60_000  # for a condition: a busy machine may need seconds
+expect.set_options(timeout=TIMEOUT_MILLISECONDS)
 WIDTH = """
 let wider = 0;  // number of checks in a row: a moving element may be wider for a moment
 setInterval(() => {
@@ -171,7 +173,7 @@ def visit(service: Service, tenant: UUID, chromium: Browser) -> Iterator[Visit]:
         monitor = PageMonitor(context, service.address)
         monitor.expected.extend(expect)
         page = context.new_page()
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(TIMEOUT_MILLISECONDS)
         opened.append((context, monitor, page))
         page.goto(f"{service.address}/ui{path}")
         page.get_by_label("Token").fill(sent or token(tenant, role, user))

@@ -5,20 +5,14 @@ from collections.abc import Sequence
 from penstock.core.caller import Caller
 from penstock.errors import Invalid
 from penstock.flight.context import FlightContext
-from penstock.flight.thread_pool import ThreadPool
-from penstock.service.auth.tokens import authenticate
 
 Metadata = Sequence[tuple[str, str | bytes]]  # request headers of a gRPC call
 
 
-async def authenticate_call(context: FlightContext, threads: ThreadPool, metadata: Metadata) -> Caller:
-    """Return the caller that the authorization header of a call names.
-
-    The check runs in a thread only if it may have to download keys; a check against a secret does not block.
-    """
-    arguments = (context.tokens, context.dev_caller, header_values(metadata, "authorization"))
-    may_block = context.tokens is not None and context.tokens.may_fetch_keys
-    caller = await threads.run(authenticate, *arguments) if may_block else authenticate(*arguments)
+async def authenticate_call(context: FlightContext, metadata: Metadata) -> Caller:
+    """Return the caller that the authorization header of a call names."""
+    headers = header_values(metadata, "authorization")
+    caller = await context.authentication.authenticate(context.tokens, context.dev_caller, headers)
     context.tenants.add(caller.tenant)
     return caller
 

@@ -6,6 +6,7 @@ from uuid import UUID
 
 from penstock.core.caller import Caller
 from penstock.errors import Invalid
+from penstock.service.auth.async_authentication import AsyncAuthentication
 from penstock.service.auth.tokens import TokenVerifier
 from penstock.service.workspace import Workspace
 
@@ -46,6 +47,7 @@ class FlightContext:
     limits: FlightLimits = field(default_factory=FlightLimits)
     tenants: set[UUID] = field(default_factory=set)  # tenants that this process has served
     on_call: Callable[[CallStats], None] = _ignore_call  # called after every call
+    authentication: AsyncAuthentication = field(default_factory=AsyncAuthentication)
 
     def __post_init__(self) -> None:
         if self.tokens is None and self.dev_caller is None:

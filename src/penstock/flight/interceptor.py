@@ -155,7 +155,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                 raise Unavailable("server_stopping")
             if self._active > self._shares.capacity:
                 raise Unavailable("too_many_calls", limit=self._shares.capacity)
-            caller = await auth.authenticate_call(self._context, self._threads, servicer.invocation_metadata())
+            caller = await auth.authenticate_call(self._context, servicer.invocation_metadata())
             task = asyncio.current_task()
             assert task
             with self._share(caller):

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from fastapi import Depends, FastAPI, Response, params
+from fastapi import Depends, FastAPI, Request, Response, params
 from fastapi.routing import APIRoute
 
+from penstock.errors import NotFound
 from penstock.rest import problems
 from penstock.rest.context import RestContext
 from penstock.rest.dispatcher import Dispatcher
@@ -59,6 +60,11 @@ def _routes_with_dependencies() -> Iterator[tuple[APIRoute, Sequence[params.Depe
             yield route, () if router in PUBLIC_ROUTERS else _DEPENDENCIES
 
 
+async def _reject_undispatched(request: Request) -> None:
+    """Reject a path that the dispatcher does not serve, although the framework finds a route for it ("/me%0A")."""
+    raise NotFound("route_not_found", {"path": request.url.path})
+
+
 def create_app(context: RestContext, extend: Callable[[FastAPI], None] = lambda _: None) -> FastAPI:
     """Create the ASGI application.
 
@@ -74,11 +80,14 @@ def create_app(context: RestContext, extend: Callable[[FastAPI], None] = lambda 
         default_response_class=Response,  # keeps the framework from documenting a JSON body for every response
     )
     for router in ROUTERS:
-        app.include_router(router)  # for the documentation, and for unknown paths and methods
+        # For the documentation, and for unknown paths and methods: the dispatcher serves all others.
+        app.include_router(router, dependencies=[Depends(_reject_undispatched)])
     app.state.context = context
     app.state.metrics = Metrics(context.run_worker, context.query_executor, context.executor, context.workspace.memory)
+    app.state.probes = health.Probes()
     app.state.routes = [route for router in ROUTERS for route in router.routes]
-    app.add_middleware(Dispatcher, routes=list(_routes_with_dependencies()))
+    app.state.dispatched_routes = list(_routes_with_dependencies())
+    app.add_middleware(Dispatcher, routes=app.state.dispatched_routes)
     problems.install(app)
     openapi_document.install(app)
     extend(app)

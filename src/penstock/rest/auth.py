@@ -1,13 +1,11 @@
 """Authenticate requests by the bearer token in the Authorization header."""
 
 from fastapi import Request
-from fastapi.concurrency import run_in_threadpool
 
 from penstock.core.caller import Caller
 from penstock.core.request_origin import LOOPBACK_HOSTS, is_cross_site, is_loopback
 from penstock.errors import Forbidden
 from penstock.rest.context import context_of
-from penstock.service.auth.tokens import authenticate
 
 
 async def authenticate_request(request: Request) -> Caller:
@@ -24,11 +22,7 @@ async def authenticate_request(request: Request) -> Caller:
             raise Forbidden("not_loopback", {"hosts": ", ".join(LOOPBACK_HOSTS)})
         if is_cross_site(request.method, request.headers):
             raise Forbidden("cross_site")
-    arguments = (context.tokens, context.dev_caller, headers)
-    if context.tokens is not None and context.tokens.may_fetch_keys:  # network access: not on the event loop
-        caller = await run_in_threadpool(authenticate, *arguments)
-    else:
-        caller = authenticate(*arguments)
+    caller = await context.authentication.authenticate(context.tokens, context.dev_caller, headers)
     context.tenants.add(caller.tenant)
     request.state.caller = caller  # read by the access log
     return caller

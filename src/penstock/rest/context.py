@@ -13,6 +13,7 @@ from penstock.core.payload import json_cost
 from penstock.errors import Invalid
 from penstock.rest.process_group import ProcessGroup
 from penstock.rest.route_execution import RouteExecutor
+from penstock.service.auth.async_authentication import AsyncAuthentication
 from penstock.service.auth.tokens import TokenVerifier
 from penstock.service.pipelines.run_worker import RunWorker
 from penstock.service.queries.execution import QueryExecutor
@@ -53,6 +54,7 @@ class RestContext:
     tenants: set[UUID] = field(default_factory=set)  # tenants that this process has served
     executor: RouteExecutor = field(default_factory=RouteExecutor)  # runs the routes in threads
     group: ProcessGroup | None = None  # of the processes that serve together with this one
+    authentication: AsyncAuthentication = field(default_factory=AsyncAuthentication)
 
     @classmethod
     def create(

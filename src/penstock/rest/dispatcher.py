@@ -15,10 +15,11 @@ from fastapi import Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.params import Depends
 from fastapi.routing import APIRoute
+from starlette.convertors import StringConvertor
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.errors import PenstockError
-from penstock.rest import problems
+from penstock.rest import client_connection, problems
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -29,7 +30,7 @@ class Dispatcher:
     """ASGI middleware that serves the API routes. All other requests pass to the application behind it.
 
     Args:
-        app: the application behind, which also rejects unknown paths and methods
+        app: the application behind, which rejects unknown paths and methods; it must not execute the routes itself
         routes: the API routes, each with the dependencies that run before its own
     """
 
@@ -63,7 +64,7 @@ async def _respond(handle: Handler, scope: Scope, receive: Receive, send: Send) 
             response = await handle(request)
         except PenstockError as error:
             response = problems.problem_response(problems.redact(error), request.url.path)
-        await response(scope, receive, send)
+        await response(scope, client_connection.disconnect_receiver(scope, receive), send)
     finally:
         if resources := scope.get(_RESOURCES):  # released after the response is sent
             await resources.aclose()
@@ -76,6 +77,9 @@ def _build_handler(route: APIRoute, dependencies: Sequence[Depends]) -> Handler:
         assert dependency.dependency is not None
         steps.add(dependency.dependency)
     endpoint = steps.build_step(route.endpoint)
+    for name in {name for step in (*steps.steps, endpoint) for name in step.path_parameters}:
+        converter = route.param_convertors.get(name)
+        assert type(converter) is StringConvertor, f"{name} is not a text parameter of {route.path}"
 
     async def handle(request: Request) -> Response:
         values: dict[Callable[..., Any], Any] = {}
@@ -138,7 +142,10 @@ class _Steps:
             elif annotation is Request:
                 request_parameter = name
             else:
+                base = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+                assert base is str, f"the dispatcher cannot pass {name}: {annotation} to {function}"
                 path_parameters.append(name)
+        assert not inspect.isgeneratorfunction(function), f"{function} must be an async generator"
         return _Step(
             function,
             request_parameter,

@@ -5,6 +5,7 @@ import logging
 import re
 import time
 from collections.abc import Iterator, MutableMapping
+from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
@@ -17,7 +18,7 @@ from penstock.cancellation import CancelToken
 from penstock.core.caller import Caller
 from penstock.errors import Invalid, PenstockError, Unavailable
 from penstock.json_logs import REQUEST_ID
-from penstock.rest import problems
+from penstock.rest import client_connection, problems
 from penstock.rest.context import HttpLimits
 from penstock.rest.metrics import Metrics
 from penstock.rest.requests import media_types
@@ -74,7 +75,7 @@ class AccessLogMiddleware:
         self._metrics.in_flight.inc()
         try:
             await self._app(inner, receive, send_response)
-        except ClientDisconnect:  # no client is left to answer
+        except ClientDisconnect:  # the client has disconnected
             outcome["disconnected"] = True
         except asyncio.CancelledError:  # the server stops, and the drain time is over
             if outcome["status"] is None:
@@ -128,6 +129,7 @@ class LimitsMiddleware:
             return
         exchange = _Exchange(scope, receive, send, self._limits)
         scope.setdefault("state", {})["cancel_token"] = exchange.cancel_token
+        scope[client_connection.WAIT_KEY] = exchange.wait_for_disconnect
         try:
             await self._app(scope, exchange.receive, exchange.send)
         except ClientDisconnect:
@@ -152,7 +154,7 @@ class _Exchange:
         )
         self._content_length = int(headers.get("content-length", 0))
         self._received_bytes = 0
-        self._closed = self._receiving = False
+        self._closed = self._receiving = self._responding = False
         self._loop = asyncio.get_running_loop()
         self._deadline = self._loop.time() + limits.response_timeout_seconds
         self._timer = self._loop.call_at(self._deadline, self._check_deadline)
@@ -161,7 +163,8 @@ class _Exchange:
         self.stalled = False  # the client accepted no part of the response for too long
 
     async def receive(self) -> Message:
-        if self._closed:
+        if self._closed or self._responding:
+            await self.wait_for_disconnect()
             return {"type": "http.disconnect"}
         self._check_size(self._content_length)
         self._receiving = True
@@ -173,18 +176,25 @@ class _Exchange:
             self._deadline = self._loop.time() + self._limits.response_timeout_seconds
         return message
 
+    async def wait_for_disconnect(self) -> None:
+        """Return when the client has disconnected. What it still sends is discarded, and extends no deadline."""
+        while not self._closed and (await self._receive())["type"] != "http.disconnect":
+            pass
+
     async def send(self, message: Message) -> None:
         if not self._closed:
             self._timer.cancel()
+            self._responding = True
             for chunk in _split(message):
                 await self._send_chunk(chunk)
 
     async def _send_chunk(self, message: Message) -> None:
-        """Send a part of the response; treat a client that does not accept it in time as disconnected."""
+        """Send a part of the response; abort the connection of a client that does not accept it in time."""
         try:
             async with asyncio.timeout(self._limits.response_timeout_seconds):
                 await self._send(message)
         except TimeoutError:
+            await client_connection.abort(self._scope, self._receive)
             self._closed = self.stalled = True
             raise ClientDisconnect from None
 
@@ -216,7 +226,8 @@ class _Exchange:
         else:
             error = Unavailable("request_timed_out", {"seconds": seconds})
         response = problems.problem_response(error, self._scope["path"])
-        await response(self._scope, self._receive, self._send)
+        with suppress(ClientDisconnect):
+            await response(self._scope, self._receive, self._send_chunk)
 
     def _check_size(self, size: int) -> None:
         if size > self._max_bytes:

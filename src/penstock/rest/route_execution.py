@@ -20,6 +20,7 @@ from fastapi.routing import APIRoute
 from penstock import cancellation
 from penstock.cancellation import CancelToken
 from penstock.core.caller import Caller
+from penstock.rest import client_connection
 from penstock.rest.requests import media_types
 from penstock.service.admission import AsyncAdmissionControl
 
@@ -152,6 +153,5 @@ def _cancel_on_disconnect(request: Request, token: CancelToken) -> Iterator[None
 
 
 async def _watch(request: Request, token: CancelToken) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass  # a body that the route does not take
+    await client_connection.wait_for_disconnect(request.scope, request.receive)
     token.cancel()

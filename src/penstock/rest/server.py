@@ -16,15 +16,16 @@ from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from penstock import reasons
 from penstock.errors import Invalid, Unavailable
-from penstock.rest import problems
+from penstock.rest import client_connection, problems
 from penstock.rest.buffered_transport import BufferedTransport
 from penstock.rest.context import HttpLimits
 
 _BACKLOG = 1_024
+_STALL_MARGIN_SECONDS = 1.0
 _EXIT_GRACE_SECONDS = 2.0  # after the drain, to send the responses of cancelled requests
 _log = logging.getLogger(__name__)
 
@@ -98,7 +99,7 @@ class Server:
     def _config(self) -> uvicorn.Config:
         config = uvicorn.Config(
             self.app,
-            http=_protocol(self.limits.header_timeout_seconds, self.limits.max_header_bytes),
+            http=_protocol(self.limits),
             loop="asyncio",
             ws="websockets-sansio" if self.websockets else "none",
             lifespan="on",
@@ -197,17 +198,26 @@ class _Job:
             self._stopped.wait(self._seconds)
 
 
-def _protocol(header_seconds: float, max_header_bytes: int) -> type[asyncio.Protocol]:
+def _protocol(limits: HttpLimits) -> type[asyncio.Protocol]:
+    header_seconds, max_header_bytes = limits.header_timeout_seconds, limits.max_header_bytes
+    # The middleware notices a stalled client first, and records it; this timer covers what is written after a response.
+    stall_seconds = limits.response_timeout_seconds + _STALL_MARGIN_SECONDS
+
     class Protocol(HttpToolsProtocol):
-        """Bound the size and the time of request headers; answer malformed requests with a problem document."""
+        """Bound the size and the time of request headers, and the time in which a client receives what is written.
+
+        Malformed requests are answered with a problem document.
+        """
 
         _header_timer: asyncio.TimerHandle | None = None
+        _stall_timer: asyncio.TimerHandle | None = None  # runs while the client does not receive
         _in_headers = True
         _header_bytes = 0
         _error_code = 400
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(BufferedTransport(transport, self.loop))  # type: ignore[arg-type]
+            self._cycles: list[RequestResponseCycle] = []  # of the requests without a complete response
+            super().connection_made(BufferedTransport(transport, self.loop, stall_seconds))  # type: ignore[arg-type]
             self._start_timer()
 
         def on_response_complete(self) -> None:
@@ -223,7 +233,29 @@ def _protocol(header_seconds: float, max_header_bytes: int) -> type[asyncio.Prot
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._cancel_timer()
+            self._cancel_stall_timer()
+            for cycle in self._cycles:  # uvicorn notifies only the last one of pipelined requests
+                if not cycle.response_complete:
+                    cycle.disconnected = True
+                    cycle.message_event.set()
             super().connection_lost(exc)
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._cancel_stall_timer()
+            self._stall_timer = self.loop.call_later(stall_seconds, self._abort)
+
+        def resume_writing(self) -> None:
+            self._cancel_stall_timer()
+            super().resume_writing()
+
+        def _abort(self) -> None:
+            assert isinstance(self.transport, BufferedTransport)
+            self.transport.abort()
+
+        def _cancel_stall_timer(self) -> None:
+            if self._stall_timer:
+                self._stall_timer.cancel()
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
@@ -235,6 +267,7 @@ def _protocol(header_seconds: float, max_header_bytes: int) -> type[asyncio.Prot
 
         def on_message_begin(self) -> None:
             super().on_message_begin()
+            self.scope[client_connection.ABORT_KEY] = self._abort  # type: ignore[literal-required]
             self._in_headers, self._header_bytes = True, 0
 
         def on_headers_complete(self) -> None:
@@ -247,6 +280,9 @@ def _protocol(header_seconds: float, max_header_bytes: int) -> type[asyncio.Prot
             if hosts > 1 or (hosts == 0 and self.parser.get_http_version() != "1.0"):
                 raise ValueError("a request must have one Host header")
             super().on_headers_complete()
+            self._cycles = [cycle for cycle in self._cycles if not cycle.response_complete]
+            if self.cycle is not None:
+                self._cycles.append(self.cycle)
 
         def send_400_response(self, msg: str) -> None:  # noqa: ARG002
             code, reason = self._error_code, "headers_too_large" if self._error_code == 431 else "bad_request"

@@ -15,7 +15,7 @@ from penstock.storage.file_store import FileStore
 
 MAX_BATCH_BYTES = 16 << 20  # of a decoded batch, estimated from the schema and the footer
 
-_COLUMN_BUFFERS_BYTES = 8 << 20  # encoded bytes in memory, of all columns of a file
+COLUMN_BUFFERS_BYTES = 8 << 20  # encoded bytes in memory, of all columns of a file
 _MIN_BUFFER_BYTES, _MAX_BUFFER_BYTES = 16 << 10, 1 << 20  # of one column
 
 
@@ -70,7 +70,7 @@ def open_parquet(
     With `pre_buffer` the whole file would be in memory from the first batch on, and without a buffer size the encoded
     columns of a row group.
     """
-    buffer_bytes = min(max(_COLUMN_BUFFERS_BYTES // max(columns, 1), _MIN_BUFFER_BYTES), _MAX_BUFFER_BYTES)
+    buffer_bytes = min(max(COLUMN_BUFFERS_BYTES // max(columns, 1), _MIN_BUFFER_BYTES), _MAX_BUFFER_BYTES)
     location = store.locate(file.path)
     return pq.ParquetFile(
         location, filesystem=store.filesystem, metadata=footer, pre_buffer=False, buffer_size=buffer_bytes

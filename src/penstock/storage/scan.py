@@ -14,6 +14,7 @@ from penstock.core.dataset.deletion_vector import DeletionVector, remaining
 from penstock.core.names import ROW_ID_COLUMN, STORED_ROW_ID_COLUMN
 from penstock.core.schema.compatibility import cast_batch
 from penstock.storage.data_file_reader import (
+    COLUMN_BUFFERS_BYTES,
     MAX_BATCH_BYTES,
     RowGroupFilter,
     open_parquet,
@@ -30,6 +31,7 @@ _SAMPLE_BATCH_ROWS = 32 << 10  # rows per read of a sample
 
 # Memory of one scan. `tests/storage/test_scan_memory.py` measures both.
 _READ_AHEAD_BYTES = 32 << 20  # of decoded batches that wait for the consumer
+SCAN_BUFFER_BYTES = COLUMN_BUFFERS_BYTES
 SCAN_BYTES = 6 * MAX_BATCH_BYTES  # encoded pages, a batch as it is decoded, cast and filtered, and free blocks
 READ_AHEAD_SCAN_BYTES = SCAN_BYTES + _READ_AHEAD_BYTES + MAX_BATCH_BYTES  # the last batch may exceed the limit
 

@@ -13,6 +13,8 @@ from penstock.ui.request_guard import RequestGuard
 from penstock.ui.session import UiContext, configure
 
 _MAX_OPEN_PAGES = 2_000
+_MAX_CONNECTING_PAGES = 256  # built, but not yet connected by the script of the browser
+_MAX_CONNECTING_PAGES_PER_ADDRESS = 64
 _TOKEN_LIFETIME = timedelta(hours=12)  # of a tab's token, after the tab was last active
 _RECONNECT_SECONDS = 30.0
 
@@ -39,14 +41,39 @@ def mount(application: Any, *, dev: bool) -> None:
         show_welcome_message=False,
     )
     app.exception_handler(404)(_not_found)
+    open_pages = OpenPages()
+    app.on_connect(open_pages.mark_connected)
     application.add_middleware(
         RequestGuard,
         mount_path=MOUNT_PATH,
         static_path=f"{MOUNT_PATH}{STATIC_PATH}/",
         dev=dev,
         max_body_bytes=MAX_FILE_BYTES,
-        is_full=lambda: len(Client.instances) >= _MAX_OPEN_PAGES,
+        accepts_page=open_pages.accepts,
     )
+
+
+class OpenPages:
+    """Limit the pages that this process keeps, and those that one address opens without ever connecting.
+
+    A page is built before its user has signed in, and takes memory until it is closed.
+    """
+
+    def __init__(self) -> None:
+        self._connected: set[str] = set()  # ids of the pages that have connected at least once
+
+    def mark_connected(self, page: Client) -> None:
+        """Record that the script of a page has connected."""
+        self._connected.add(page.id)
+
+    def accepts(self, address: str) -> bool:
+        """Return whether a client with this address may open another page."""
+        pages = Client.instances
+        if len(pages) >= _MAX_OPEN_PAGES:
+            return False
+        self._connected &= pages.keys()
+        connecting = [page.ip for id, page in pages.items() if id not in self._connected]
+        return len(connecting) < _MAX_CONNECTING_PAGES and connecting.count(address) < _MAX_CONNECTING_PAGES_PER_ADDRESS
 
 
 async def _not_found(request: Any, _error: Exception) -> Any:

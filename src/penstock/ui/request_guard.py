@@ -33,7 +33,7 @@ class RequestGuard:
     static_path: str  # path of the static files
     dev: bool  # development mode: no token is needed
     max_body_bytes: int
-    is_full: Callable[[], bool]  # whether the limit of open pages is reached
+    accepts_page: Callable[[str], bool]  # whether a client with this address may open another page
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket") or not _is_below(scope["path"], self.mount_path):
@@ -77,7 +77,9 @@ class RequestGuard:
         if scope["type"] == "websocket" or scope["method"] in ("GET", "HEAD"):
             path = scope["path"]
             is_new_page = "/_nicegui" not in path and not path.startswith(self.static_path)
-            return (503, "Too many open pages. Try again in a minute.") if is_new_page and self.is_full() else None
+            if is_new_page and not self.accepts_page((scope.get("client") or ("", 0))[0]):
+                return 503, "Too many open pages. Try again in a minute."
+            return None
         length = headers.get("content-length", "")
         if not length.isdecimal():
             return 411, "The Content-Length header is required."

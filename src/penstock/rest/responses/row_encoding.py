@@ -16,7 +16,7 @@ from penstock.rest.requests import media_types
 from penstock.service.memory_budget import Reservation
 from penstock.service.row_json import rows_to_json
 
-_COPIES = 2  # a batch in memory, and its encoding
+_COPIES = 4  # a batch as it is decoded, cast and returned, and its encoding
 _TEXT_COPIES = 3  # rows, their text, and the body
 _ARROW_STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
 
@@ -95,7 +95,7 @@ class _PageResponse(Response):
 
 
 def stream_rows(
-    media_type: str, reader: pa.RecordBatchReader, reservation: Reservation | None = None
+    media_type: str, reader: pa.RecordBatchReader, reservation: Reservation | None = None, buffer_bytes: int = 0
 ) -> Iterator[bytes | memoryview]:
     """Encode all rows as Arrow or Parquet in bounded memory.
 
@@ -105,13 +105,14 @@ def stream_rows(
         media_type: Arrow or Parquet
         reader: the rows
         reservation: grows by the memory of a batch and its encoding; None if the rows are counted elsewhere
+        buffer_bytes: memory of the reader besides its batches
 
     Raises:
         Unavailable: too little memory is left for another stream
     """
     first = next(reader, None)
     if reservation and first is not None:
-        reservation.grow(_COPIES * first.get_total_buffer_size())
+        reservation.grow(buffer_bytes + _COPIES * first.get_total_buffer_size())
     batches = reader if first is None else chain([first], reader)
     return _ENCODERS[media_type](reader.schema, batches)
 
@@ -126,6 +127,7 @@ class RowStream(StreamingResponse):
         headers: dict[str, str],
         *,
         reservation: Reservation | None = None,
+        buffer_bytes: int = 0,
         owner: object = None,
     ) -> None:
         """Create the response.
@@ -135,13 +137,14 @@ class RowStream(StreamingResponse):
             reader: the rows
             headers: response headers
             reservation: for the memory of the stream
+            buffer_bytes: memory of the reader besides its batches
             owner: referenced until the end, because the memory budget counts it until it is released
 
         Raises:
             Unavailable: too little memory is left for another stream
         """
         self._reservation = reservation
-        self._content = _stream(stream_rows(media_type, reader, reservation), owner)
+        self._content = _stream(stream_rows(media_type, reader, reservation, buffer_bytes), owner)
         if reservation:
             reservation.release_with(self)  # if the response is never sent
         super().__init__(self._content, media_type=media_type, headers=headers)

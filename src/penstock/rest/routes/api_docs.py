@@ -40,8 +40,11 @@ _STATIC_FILES = {
 
 
 @router.get("/openapi.json")
-def openapi(request: Request) -> Response:
-    return Response(as_json(request.app.openapi()), media_type="application/json")
+async def openapi(request: Request) -> Response:
+    state = request.app.state
+    if not hasattr(state, "openapi_body"):  # serialized once: the document does not change
+        state.openapi_body = as_json(request.app.openapi())
+    return Response(state.openapi_body, media_type="application/json")
 
 
 @router.get("/docs")

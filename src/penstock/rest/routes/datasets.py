@@ -158,7 +158,8 @@ def read_rows(request: Request, caller: CallerDep, dataset: DatasetKey) -> Respo
     headers = {"etag": etag_of(snapshot)}
     reservation = ws.memory.reserve(caller)
     if not is_page:
-        return row_encoding.RowStream(media_type, reader, headers, reservation=reservation)
+        buffer_bytes = min(read.SCAN_BUFFER_BYTES, snapshot.version.bytes)
+        return row_encoding.RowStream(media_type, reader, headers, reservation=reservation, buffer_bytes=buffer_bytes)
     batches, has_more = row_encoding.take_page(reader, skip, options.top, MAX_PAGE_BYTES)
     head = identify(snapshot)
     if has_more:

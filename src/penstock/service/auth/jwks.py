@@ -81,6 +81,12 @@ class JwksKeys:
         """Return whether the keys were fetched a short time ago."""
         return self._within(_FRESH_FOR, self._fetched_at)
 
+    def must_fetch(self, kid: str | None) -> bool:
+        """Return whether `key` would fetch keys, or wait for another thread that fetches them."""
+        if self._keys_with_id(kid) and (self.is_fresh or self._lock.locked()):
+            return False
+        return self._lock.locked() or not self._within(_MIN_FETCH_INTERVAL, self._fetch_started_at)
+
     def _keys_with_id(self, kid: str | None) -> list[VerificationKey]:
         return [key for key in self._keys or () if kid is None or key.id == kid]
 

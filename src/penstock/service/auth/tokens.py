@@ -75,10 +75,15 @@ class TokenVerifier:
         self._issuer, self._audience, self._leeway = issuer, audience, leeway.total_seconds()
         self._verified: dict[str, _Verified] = {}  # by token
 
-    @property
-    def may_fetch_keys(self) -> bool:
-        """Return True if the verification of a token may fetch keys over the network."""
-        return self._jwks is not None
+    def must_fetch_keys(self, token: str) -> bool:
+        """Return whether the verification of a token would wait for the network."""
+        if self._jwks is None or self._cached_caller(token):
+            return False
+        try:
+            algorithm, kid = _parse_header(token)
+        except Unauthenticated:
+            return False
+        return _is_key_algorithm(algorithm) and self._jwks.must_fetch(kid)
 
     def verify(self, token: str) -> Caller:
         """Return the caller of a valid token.
@@ -88,16 +93,23 @@ class TokenVerifier:
             Forbidden: the token grants no role
             Unavailable: the keys cannot be fetched
         """
+        if caller := self._cached_caller(token):
+            return caller
         now = self._clock().timestamp()
-        cached = self._verified.get(token)
-        if cached and cached.at <= now < cached.until and (self._jwks is None or self._jwks.is_fresh):
-            return cached.caller
         algorithm, kid = _parse_header(token)
         claims = self._claims(token, self._key(algorithm, kid))
         self._assert_in_time(claims)
         caller = _caller_of(claims)
         self._remember(token, _Verified(caller, now, min(now + _CACHE_SECONDS, claims["exp"] + self._leeway)))
         return caller
+
+    def _cached_caller(self, token: str) -> Caller | None:
+        """Return the caller of a token that was verified a short time ago."""
+        now = self._clock().timestamp()
+        cached = self._verified.get(token)
+        if cached and cached.at <= now < cached.until and (self._jwks is None or self._jwks.is_fresh):
+            return cached.caller
+        return None
 
     def _remember(self, token: str, verified: "_Verified") -> None:
         if len(self._verified) >= _MAX_CACHED_TOKENS:
@@ -107,7 +119,7 @@ class TokenVerifier:
     def _key(self, algorithm: str, kid: str | None) -> "VerificationKey":
         if self._secret and algorithm in self._secret.algorithms:
             return self._secret
-        if self._jwks and any(algorithm in algorithms for algorithms in KEY_ALGORITHMS.values()):
+        if self._jwks and _is_key_algorithm(algorithm):
             return self._jwks.key(algorithm, kid)
         raise Unauthenticated("wrong_algorithm.not_accepted")
 
@@ -212,6 +224,11 @@ def mint(
     except PenstockError as error:
         raise Invalid("bad_claims", error.message) from None
     return jwt.encode(claims, _parse_secret(secret), algorithm=_SECRET_ALGORITHMS[0])
+
+
+def _is_key_algorithm(algorithm: str) -> bool:
+    """Return whether a public key may verify an algorithm."""
+    return any(algorithm in algorithms for algorithms in KEY_ALGORITHMS.values())
 
 
 def _parse_header(token: str) -> tuple[str, str | None]:

@@ -26,6 +26,7 @@ from penstock.storage.scan import scan
 
 SEARCH_FIELDS = dataset_search.FIELDS
 BATCH_ROWS = storage_scan.BATCH_ROWS  # the default size of a batch
+SCAN_BUFFER_BYTES = storage_scan.SCAN_BUFFER_BYTES  # of encoded pages
 READ_AHEAD_SCAN_BYTES = storage_scan.READ_AHEAD_SCAN_BYTES  # largest memory of a scan that reads ahead
 MAX_VERSIONS = 100_000  # of one page of a history
 
