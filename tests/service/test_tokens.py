@@ -822,7 +822,7 @@ async def verified_tenants(
     return [getattr(outcome, "tenant", getattr(outcome, "reason", repr(outcome))) for outcome in outcomes]
 
 
-def test_known_keys_verify_on_the_event_loop_while_a_fetch_hangs(
+def test_cached_keys_verify_on_the_event_loop_while_a_fetch_hangs(
     published: TokenVerifier, endpoint: Endpoint, clock: FakeClock
 ) -> None:
     published.verify(rs(claims()))
