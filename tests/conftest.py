@@ -1,4 +1,4 @@
-"""The places that tests happen in: both databases, a workspace each, callers of two tenants."""
+"""Fixtures: a workspace on each database, callers of two tenants, Spark and the command line."""
 
 import gc
 import math
@@ -32,12 +32,11 @@ def examples(usual: int, *, soak: int) -> int:
     return soak if SOAK else math.ceil(usual / 10) if QUICK else usual
 
 
-# No test depends on how fast the machine is, and every random one can be run again as it was.
+# Tests do not depend on the machine's speed; random tests are reproducible.
 hypothesis.settings.register_profile("penstock", deadline=None, print_blob=True, max_examples=examples(100, soak=1_000))
 hypothesis.settings.load_profile("penstock")
 
-# Java compiles everything once, quickly, and never again: no test lasts long enough to earn back more. Every Java that a
-# test starts reads this, and it halves what Spark costs.
+# Limit Java to the first compiler tier: tests are too short for the second, and Spark starts in half the time.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 compiled_statements.share()
@@ -51,31 +50,31 @@ def soak() -> bool:
     return SOAK
 
 
-def not_tested(what: str, why: str) -> NoReturn:
+def skip_untested(scope: str, reason: str) -> NoReturn:
     """Skip the test and list the reason again at the end of the report."""
-    pytest.skip(f"{NOT_TESTED}{why}: {what}")
+    pytest.skip(f"{NOT_TESTED}{reason}: {scope}")
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    """One session of Spark for the whole run, with settings that a merge must not depend on."""
+    """Start one Spark session for all tests, with settings that a merge must not depend on."""
     from support import spark_sessions
 
     xdist_groups.assert_grouped()
     if spark_sessions.java() is None:
-        not_tested("nothing ran on Spark", "Java is not installed (apt-get install openjdk-17-jre-headless)")
+        skip_untested("tests on Spark", "Java is not installed (apt-get install openjdk-17-jre-headless)")
     with spark_sessions.session() as session:
         yield session
 
 
 @pytest.fixture(scope="session")
 def spark_cluster() -> Iterator[Any]:
-    """A master and two workers."""
+    """Start a Spark cluster: a master and two workers."""
 
     from support import spark_sessions
 
     if spark_sessions.java() is None:
-        not_tested("no merge ran on a cluster", "Java is not installed (apt-get install openjdk-17-jre-headless)")
+        skip_untested("merges on a Spark cluster", "Java is not installed (apt-get install openjdk-17-jre-headless)")
     with spark_sessions.cluster() as cluster:
         yield cluster
 
@@ -83,7 +82,7 @@ def spark_cluster() -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
     if postgres_server.binaries() is None:
-        not_tested("half of the catalog suite did not run", "PostgreSQL is not installed (apt-get install postgresql)")
+        skip_untested("catalog tests on PostgreSQL", "PostgreSQL is not installed (apt-get install postgresql)")
     with postgres_server.server() as url:
         db = Database(url)
         migrate.migrate(db)
@@ -99,7 +98,7 @@ def edit_mode() -> str:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def workspace(request: pytest.FixtureRequest, tmp_path: Path, edit_mode: str) -> WorkspaceFixture:
-    """A workspace to be opened, by this process or another, on each kind of database."""
+    """Create a workspace on each database. Any process can open it."""
     url = None if request.param == "sqlite" else request.getfixturevalue("postgres_url")
     return WorkspaceFixture.make(tmp_path / "workspace", url, edit_mode)
 
@@ -122,42 +121,42 @@ def opened_workspace(lake: Lake) -> Workspace:
 
 @pytest.fixture
 def other_tenant(lake: Lake) -> Lake:
-    """The same workspace as another tenant sees it."""
+    """Open the workspace as another tenant."""
     return Lake(lake._workspace, Caller(uuid4(), uuid4(), "mallory", Role.ADMIN), lake._folder)
 
 
 @pytest.fixture
 def three_rows(lake: Lake) -> Dataset:
-    """A dataset of three rows."""
+    """Create a dataset of three rows."""
     return lake.create("demo.numbers", pa.table({"id": [1, 2, 3], "word": ["one", "two", "three"]}))
 
 
 @pytest.fixture(scope="session")
-def blank(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("blank") / "lake"
+def empty_workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("empty") / "lake"
     penstock.open(folder, create=True).close()
     return folder
 
 
 @pytest.fixture
-def shell(
-    blank: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+def cli(
+    empty_workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> CliRunner:
-    shutil.copytree(blank, tmp_path / "lake")
-    shell = CliRunner(tmp_path, capsysbinary)
+    shutil.copytree(empty_workspace, tmp_path / "lake")
+    runner = CliRunner(tmp_path, capsysbinary)
     monkeypatch.chdir(tmp_path)
     for name in ("PENSTOCK_WORKSPACE", "PENSTOCK_DURABLE"):
-        monkeypatch.setenv(name, shell.env[name])
-    return shell
+        monkeypatch.setenv(name, runner.env[name])
+    return runner
 
 
 @pytest.fixture
-def orders(shell: CliRunner) -> str:
-    """A dataset of two versions: three rows, then five."""
+def orders_dataset(cli: CliRunner) -> str:
+    """Create a dataset of two versions: three rows, then five."""
     Path("three.csv").write_text("id,word\n1,one\n2,two\n3,three\n")
     Path("two.csv").write_text("id,word\n4,\n5,five\n")
-    shell("dataset", "import", "shop.orders", "three.csv")
-    shell("dataset", "import", "shop.orders", "two.csv")
+    cli("dataset", "import", "shop.orders", "three.csv")
+    cli("dataset", "import", "shop.orders", "two.csv")
     return "shop.orders"
 
 

@@ -45,7 +45,7 @@ def build_page(note: str) -> str:
     head = ["case", "source", "request", "working columns", "appended rows"]
     parts += _section("Appended rows", "", head, map(_append_cells, append_cases.CASES))
     introduction = "The whole operation fails with an error that names the column."
-    parts += _section("Values that do not fit", introduction, head, map(_rejected_append_cells, append_cases.REFUSED))
+    parts += _section("Values that do not fit", introduction, head, map(_rejected_append_cells, append_cases.REJECTED))
     parts.append("## Filter expressions\n")
     introduction = (
         "A row matches if the expression is TRUE. FALSE and unknown both exclude a row, but differ under NOT."
@@ -66,7 +66,7 @@ def _section(title: str, introduction: str, head: Sequence[str], lines: Iterable
     return [f"### {title}\n", *paragraph, f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}", *rows, ""]
 
 
-def _merge_cells(case: merge_cases.Case) -> list[str]:
+def _merge_cells(case: merge_cases.MergeCase) -> list[str]:
     options = "".join(f", {name}={value!r}" for name, value in case.options.items())
     request = _code(f"{case.strategy} on {', '.join(case.key_names) or 'nothing'}{options}")
     previous_schema = merge_cases.NONE.schema
@@ -83,7 +83,7 @@ def _merge_cells(case: merge_cases.Case) -> list[str]:
         after = f"rejected: {case.expect.reason}" + (f" ({', '.join(case.expect.words)})" if case.expect.words else "")
     else:
         inserted, updated, deleted = case.counts
-        rows = "no directory" if case.gone else describe(case.expect)
+        rows = "no directory" if case.removed else describe(case.expect)
         after = f"{rows}; +{inserted} ~{updated} −{deleted}"
     return [str(case), request, target or "no directory", source, after]
 
@@ -93,7 +93,7 @@ def _append_cells(case: append_cases.AppendCase) -> list[str]:
     return [case.name, *_describe_request(case.append), rows]
 
 
-def _rejected_append_cells(case: append_cases.RefusedAppend) -> list[str]:
+def _rejected_append_cells(case: append_cases.RejectedAppend) -> list[str]:
     return [case.name, *_describe_request(case.append), f"rejected: {case.reason} ({case.column})"]
 
 

@@ -18,25 +18,20 @@ CODE = ("src", "tools", "bench", "examples", "tests")
 PROSE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "docs", "examples")
 BUILD = ("pyproject.toml", "Makefile", "Containerfile", "tools/system-packages", ".ci/run", ".github", ".pre-commit-config.yaml")  # fmt: skip
 PATTERNS = ("*.py", "*.md", "*.proto", "*.toml", "*.js", "*.css", "*.yml", "*.yaml")
-# Paths whose names and prose follow the strict words, too. The titles of the cases in tests make semantics.md.
-STRICT = (*CODE[:-1], *PROSE, *BUILD)
-NOT_STRICT = ("docs/reference/semantics.md",)
 
 # An identifier may not contain one of these words between underscores.
 IDENTIFIERS = {
     "told", "tells", "said", "says", "heard", "hear", "hears", "asked", "given", "kept", "shown", "place", "places", "placed",
     "known", "met", "wanted", "spoken", "brought", "somebody", "nobody", "whoever", "trouble", "refusal", "stranger",
+    "strays", "newcomer", "picture", "tidy", "bury", "doomed", "hampered", "patience", "stuck", "strike",
 }  # fmt: skip
-STRICT_IDENTIFIERS = {"strays", "newcomer", "picture", "tidy", "bury", "doomed", "hampered", "patience", "stuck", "strike"}  # fmt: skip
-STRICT_NAMES = {"there", "mine", "theirs", "who", "what", "made"}  # not as a whole name
+NAMES = {"there", "mine", "theirs", "who", "what", "made"}  # not as a whole name
 CLAUSES = {"What", "Who", "Whose", "Whom", "Where", "Which", "How", "Whether", "Whatever", "Whoever", "Those", "Such"}
 # Phrases of comments, docstrings, messages and documentation that have a plain equivalent.
 PHRASES = (
     r"\b[Ss]omebody\b", r"\b[Nn]obody\b", r"\b[Ww]hoever\b", r"\bmends?\b", r"\bmended\b", r"\bhears?\b", r"\bheard\b", r"\btold\b",
     r"\bis asked for\b", r"\bare asked for\b", r"\bby itself alone\b", r"\bnot missed\b", r"\bstands? (?:in|there|twice|once)\b", r"\blets? go of\b",
     r"\bthere is no such\b", r"\bis no [a-z]+;", r"\bcan be had\b", r"\bwithout a word\b", r"\bwhat is there\b", r"\bcomes? back to\b", r"\bin words\b",
-)  # fmt: skip
-STRICT_PHRASES = (
     r"\bwho (?:asks|comes|waits)\b", r"(?<!s )\bwho may\b", r"\b[Ww]hat (?:is|was|it|there|goes|comes)\b", r"\bfalls? silent\b", r"\bsigns? of life\b",
     r"\bunder way\b", r"\bin vain\b", r"\bgo(?:es)? on\b", r"(?<!there )(?<!There )\bis no (?!longer\b)[a-z]+", r"\btold apart\b",
 )  # fmt: skip
@@ -72,12 +67,11 @@ def _check(path: Path) -> Iterator[str]:
     text, relative = path.read_text("utf-8"), path.relative_to(ROOT).as_posix()
     if path == Path(__file__):
         return
-    strict = _is_strict(relative)
     if path.suffix != ".py":
-        yield from (f"{relative}:{line}: phrase {phrase!r}" for line, phrase in _phrases(text, 1, strict=strict))
+        yield from (f"{relative}:{line}: phrase {phrase!r}" for line, phrase in _phrases(text, 1))
         return
     tree, is_test = ast.parse(text), path.name.startswith("test_")
-    for line, name in sorted({(line, name) for line, name in _names(tree) if _is_banned(name, strict=strict)}):
+    for line, name in sorted({(line, name) for line, name in _names(tree) if _is_banned(name)}):
         yield f"{relative}:{line}: identifier {name!r}"
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and is_test and re.match("test[a-z]", node.name):
@@ -91,18 +85,13 @@ def _check(path: Path) -> Iterator[str]:
         if token.type in (tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", -1)):
             if token.string in ALLOWED_STRINGS:
                 continue
-            for line, phrase in _phrases(token.string, token.start[0], strict=strict):
+            for line, phrase in _phrases(token.string, token.start[0]):
                 yield f"{relative}:{line}: phrase {phrase!r}"
 
 
-def _is_strict(relative: str) -> bool:
-    return relative not in NOT_STRICT and any(relative == name or relative.startswith(f"{name}/") for name in STRICT)
-
-
-def _phrases(text: str, first_line: int, *, strict: bool) -> Iterator[tuple[int, str]]:
-    patterns = (*PHRASES, *STRICT_PHRASES) if strict else PHRASES
+def _phrases(text: str, first_line: int) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(text.split("\n"), first_line):
-        for pattern in patterns:
+        for pattern in PHRASES:
             for match in re.finditer(pattern, line):
                 yield number, match[0]
 
@@ -120,10 +109,9 @@ def _names(tree: ast.AST) -> Iterator[tuple[int, str]]:
                 yield node.lineno, name
 
 
-def _is_banned(name: str, *, strict: bool) -> bool:
+def _is_banned(name: str) -> bool:
     words = re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower())
-    banned = IDENTIFIERS | STRICT_IDENTIFIERS if strict else IDENTIFIERS
-    return (strict and name in STRICT_NAMES) or any(word in banned for word in words)
+    return name in NAMES or any(word in IDENTIFIERS for word in words)
 
 
 def _repeated_classes() -> list[str]:

@@ -1,4 +1,4 @@
-"""Cases of OData filters: a small set of unusual rows, and for each expression the rows that it selects.
+"""Cases of OData filters: a small set of unusual rows, and the selected rows of each expression.
 
 A row is identified by its number `k`; its `tags` are rows of another table. Every case runs on every database.
 """
@@ -22,7 +22,7 @@ FIELDS: Fields = {
     "day": FieldKind.DATE,
     "tags": Collection({"label": FieldKind.TEXT, "size": FieldKind.INTEGER}),
 }
-CASED = ("name", "label")  # have folded companions; `note` has none
+CASED = ("name", "label")  # columns with folded copies; `note` has none
 
 MAX, MIN = 2**63 - 1, -(2**63)
 TEN = datetime(2026, 1, 31, 10, tzinfo=UTC)
@@ -497,7 +497,7 @@ _NULL_ROWS: dict[str, list[int]] = {
     "not (n in (1, 2)) and flag": _FLAG_IS_NULL,
     "not n in (1, 2) and flag": _FLAG_IS_NULL,
     "flag and tags/any(t: t/size ge 1) or name eq null": [10],
-}  # of the cases that depend on a boolean field
+}  # cases that depend on a boolean field
 
 
 def null_rows(case: str) -> list[int]:

@@ -1,12 +1,12 @@
-"""A filter as plain tuples: drawn at random, written as OData, and decided in Python, row by row.
+"""Reference implementation of OData filters: draw random filters, write them as OData, evaluate them in Python.
 
-It shares no code with Penstock's parser and tree. A value is one of
+It shares no code with Penstock's parser and tree. A filter is a tuple. A value is one of
 
     ("field", name)  ("part", name)  ("literal", value)  (function, value)       function: tolower, toupper
 
 and a condition one of
 
-    (op, value, value)  ("in", value, literals)  (place, value, value)           place: contains, startswith, endswith
+    (op, value, value)  ("in", value, literals)  (match, value, value)           match: contains, startswith, endswith
     ("flag", name)  ("not", condition)  ("and", conditions)  ("or", conditions)
     ("is", condition, op, constant)  ("any", condition or None)  ("all", condition)
 """
@@ -36,11 +36,11 @@ MATCHES: dict[str, Callable[[str, str], bool]] = {
     "endswith": str.endswith,
 }
 OPS = ("eq", "ne", *ORDERINGS)
-LONG = 12  # the row whose name is too long to be written often in one filter
+LONG = 12  # `k` of a row whose name is too long to be repeated in one filter
 
 
-def holds(spec: Spec, row: Row, part: Row | None = None) -> bool:
-    """Return whether a filter keeps a row."""
+def is_true(spec: Spec, row: Row, part: Row | None = None) -> bool:
+    """Return whether a row matches a filter."""
     return truth(spec, row, part) is True
 
 
@@ -61,26 +61,26 @@ def truth(spec: Spec, row: Row, part: Row | None = None) -> bool | None:
             return None if a is None or b is None else MATCHES[match_kind](a, b)
         case "flag", name:
             return None if row[name] is None else bool(row[name])
-        case "not", inner:
-            negated = truth(inner, row, part)
+        case "not", operand:
+            negated = truth(operand, row, part)
             return None if negated is None else not negated
         case "and", parts:
-            values = [truth(one, row, part) for one in parts]
+            values = [truth(condition, row, part) for condition in parts]
             return False if False in values else None if None in values else True
         case "or", parts:
-            values = [truth(one, row, part) for one in parts]
+            values = [truth(condition, row, part) for condition in parts]
             return True if True in values else None if None in values else False
-        case "is", inner, op, constant:
-            decided = truth(inner, row, part)
+        case "is", operand, op, constant:
+            result = truth(operand, row, part)
             if op in ORDERINGS:
-                return decided is not None and constant is not None and ORDERINGS[op](decided, constant)
-            return (decided is constant) == (op == "eq")
+                return result is not None and constant is not None and ORDERINGS[op](result, constant)
+            return (result is constant) == (op == "eq")
         case "any", None:
             return bool(row["tags"])
         case "any", body:
-            return any(truth(body, row, one) is True for one in row["tags"])
+            return any(truth(body, row, condition) is True for condition in row["tags"])
         case "all", body:
-            return all(truth(body, row, one) is True for one in row["tags"])
+            return all(truth(body, row, condition) is True for condition in row["tags"])
     raise ValueError(spec)
 
 
@@ -97,19 +97,19 @@ def value(spec: Spec, row: Row, part: Row | None) -> Any:
             return value((function, inner), row, part)
         case ("tolower" | "toupper") as function, inner:
             text = value(inner, row, part)
-            cased = inner[0] == "literal" or inner[1] in CASED
-            return None if text is None else _folded(text, function == "tolower", cased)
+            is_folded_by_unicode = inner[0] == "literal" or inner[1] in CASED
+            return None if text is None else _fold(text, function == "tolower", is_folded_by_unicode)
     raise ValueError(spec)
 
 
-def _folded(text: str, lower: bool, cased: bool) -> str:
-    """Text that has no folded companion is folded from A to Z."""
-    if cased:
+def _fold(text: str, lower: bool, is_folded_by_unicode: bool) -> str:
+    """Fold text; text without a folded copy is folded from A to Z only."""
+    if is_folded_by_unicode:
         return text.lower() if lower else text.upper()
     return "".join((char.lower() if lower else char.upper()) if char.isascii() else char for char in text)
 
 
-def written(spec: Spec) -> str:
+def to_text(spec: Spec) -> str:
     """Return the expression as OData text with minimal parentheses."""
     match spec:
         case "field", name:
@@ -119,13 +119,13 @@ def written(spec: Spec) -> str:
         case "literal", plain:
             return literal(plain)
         case ("tolower" | "toupper") as function, inner:
-            return f"{function}({written(inner)})"
+            return f"{function}({to_text(inner)})"
         case ("contains" | "startswith" | "endswith") as match_kind, left, right:
-            return f"{match_kind}({written(left)},{written(right)})"
+            return f"{match_kind}({to_text(left)},{to_text(right)})"
         case "flag", name:
             return str(name)
         case "in", left, items:
-            return f"{written(left)} in ({', '.join(written(item) for item in items)})"
+            return f"{to_text(left)} in ({', '.join(to_text(item) for item in items)})"
         case "not", inner:
             return f"not {_within(inner, 'in', 'flag', *MATCHES, 'any', 'all', 'not')}"
         case "and", parts:
@@ -133,21 +133,23 @@ def written(spec: Spec) -> str:
                 _within(part, *OPS, "in", "flag", "not", *MATCHES, "any", "all", "is") for part in parts
             )
         case "or", parts:
-            return " or ".join(written(part) for part in parts)
+            return " or ".join(to_text(part) for part in parts)
         case "is", inner, op, constant:
-            bare = ("not", *MATCHES, "any", "all") if op in ORDERINGS else ("not", *MATCHES, *ORDERINGS, "any", "all")
-            return f"{_within(inner, *bare)} {op} {literal(constant)}"
+            unparenthesized = (
+                ("not", *MATCHES, "any", "all") if op in ORDERINGS else ("not", *MATCHES, *ORDERINGS, "any", "all")
+            )
+            return f"{_within(inner, *unparenthesized)} {op} {literal(constant)}"
         case "any", None:
             return "tags/any()"
         case ("any" | "all") as quantifier, body:
-            return f"tags/{quantifier}(t: {written(body)})"
+            return f"tags/{quantifier}(t: {to_text(body)})"
         case op, left, right:
-            return f"{written(left)} {op} {written(right)}"
+            return f"{to_text(left)} {op} {to_text(right)}"
     raise ValueError(spec)
 
 
-def _within(spec: Spec, *bare: str) -> str:
-    return written(spec) if spec[0] in bare else f"({written(spec)})"
+def _within(spec: Spec, *unparenthesized: str) -> str:
+    return to_text(spec) if spec[0] in unparenthesized else f"({to_text(spec)})"
 
 
 def literal(plain: Any) -> str:
@@ -158,7 +160,7 @@ def literal(plain: Any) -> str:
             return str(plain).lower()
         case str():
             return "'" + plain.replace("'", "''") + "'"
-        case datetime():  # in some zone or other
+        case datetime():  # in different time zones
             minutes = -15 if plain.year > 2026 else 15 * (plain.second % 8)
             zone = timezone(timedelta(minutes=minutes))
             return plain.astimezone(zone).isoformat()
@@ -206,15 +208,17 @@ VALUES: dict[str, list[Any]] = {
 ALIKE = {"n": "x", "x": "n", "name": "note", "note": "name"}  # fields that can be compared with one another
 
 
-def filters() -> st.SearchStrategy[Spec]:
-    parts = st.recursive(tests("part", ["label", "size"]) | tests("field", ["n", "name"]), _joined, max_leaves=4)
+def draw_filter() -> st.SearchStrategy[Spec]:
+    parts = st.recursive(
+        draw_test("part", ["label", "size"]) | draw_test("field", ["n", "name"]), _combine, max_leaves=4
+    )
     lambdas = st.tuples(st.just("any"), st.none() | parts) | st.tuples(st.just("all"), parts)
     fields = ["n", "x", "flag", "id", "at", "day", "name", "note"]
     flag = st.just(("flag", "flag"))
-    return st.recursive(st.one_of(*[tests("field", fields)] * 4, flag, lambdas), _joined, max_leaves=12)
+    return st.recursive(st.one_of(*[draw_test("field", fields)] * 4, flag, lambdas), _combine, max_leaves=12)
 
 
-def _joined(inner: st.SearchStrategy[Spec]) -> st.SearchStrategy[Spec]:
+def _combine(inner: st.SearchStrategy[Spec]) -> st.SearchStrategy[Spec]:
     several = st.lists(inner, min_size=2, max_size=4)
     return st.one_of(
         st.tuples(st.just("and"), several),
@@ -230,21 +234,21 @@ def _joined(inner: st.SearchStrategy[Spec]) -> st.SearchStrategy[Spec]:
 
 
 @st.composite
-def tests(draw: st.DrawFn, source: str, names: list[str]) -> Spec:
+def draw_test(draw: st.DrawFn, source: str, names: list[str]) -> Spec:
     name = draw(st.sampled_from(names))
     left: Spec = (source, name)
     text = isinstance(VALUES[name][0], str)
     if text and draw(st.booleans()):
         left = draw(st.sampled_from([("tolower", left), ("toupper", left), ("tolower", ("toupper", left))]))
-    drawn = st.sampled_from(
+    values = st.sampled_from(
         VALUES[name] + [row[name] for row in ROWS if row.get(name) is not None and row["k"] != LONG]
     )
-    literals = drawn.map(lambda plain: ("literal", plain)) | st.just(("literal", None))
-    kind = draw(st.sampled_from(["op", "op", "in", "place"]))
-    if kind == "in":
+    literals = values.map(lambda plain: ("literal", plain)) | st.just(("literal", None))
+    test_kind = draw(st.sampled_from(["op", "op", "in", "match"]))
+    if test_kind == "in":
         return "in", left, draw(st.lists(literals, min_size=1, max_size=4))
     right = ("field", ALIKE[name]) if name in ALIKE and draw(st.integers(0, 4)) == 0 else draw(literals)
-    if kind == "place" and text:
+    if test_kind == "match" and text:
         return draw(st.sampled_from(list(MATCHES))), left, right
     op = draw(st.sampled_from(OPS))
     return (op, right, left) if draw(st.booleans()) else (op, left, right)

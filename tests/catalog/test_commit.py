@@ -1,4 +1,4 @@
-"""Guarantees of a commit, on both databases, with many concurrent processes."""
+"""Commits on both databases, with many concurrent processes."""
 
 import os
 import signal
@@ -21,17 +21,17 @@ from support.workspaces import WorkspaceFixture
 
 
 def ids(ds: Dataset, version: int | None = None) -> list[int]:
-    at = ds.current() if version is None else ds.at(version)
-    return sorted(at.to_arrow(["id"])["id"].to_pylist())
+    snapshot = ds.current() if version is None else ds.at(version)
+    return sorted(snapshot.to_arrow(["id"])["id"].to_pylist())
 
 
 def test_concurrent_commits_from_one_base_succeed_exactly_once(
     workspace: WorkspaceFixture, three_rows: Dataset
 ) -> None:
-    answers = workspace.race("overwrite_at", [(three_rows.name, 1, who) for who in range(8)])
-    assert sorted(answers) == ["stale_version"] * 7 + ["won"]
+    results = workspace.race("overwrite_at", [(three_rows.name, 1, writer) for writer in range(8)])
+    assert sorted(results) == ["stale_version"] * 7 + ["won"]
     assert three_rows.version == 2
-    assert ids(three_rows) == [answers.index("won")]
+    assert ids(three_rows) == [results.index("won")]
 
 
 def test_concurrent_read_modify_writes_of_four_processes_lose_no_update(
@@ -49,11 +49,11 @@ def test_concurrent_appends_are_all_committed_and_every_version_stays_readable(
     workspace: WorkspaceFixture, three_rows: Dataset, soak: bool
 ) -> None:
     times = 200 if soak else 25
-    answers = workspace.race("append_rows", [(three_rows.name, 1000 * (who + 1), times) for who in range(4)])
-    acknowledged = sorted(version for versions in answers for version in versions)
+    results = workspace.race("append_rows", [(three_rows.name, 1000 * (writer + 1), times) for writer in range(4)])
+    acknowledged = sorted(version for versions in results for version in versions)
     assert acknowledged == list(range(2, 2 + 4 * times))
-    everything = [1, 2, 3] + [1000 * (who + 1) + i for who in range(4) for i in range(times)]
-    assert ids(three_rows) == sorted(everything)
+    expected_ids = [1, 2, 3] + [1000 * (writer + 1) + i for writer in range(4) for i in range(times)]
+    assert ids(three_rows) == sorted(expected_ids)
     for version in [1, 2, 2 * times, 4 * times, 4 * times + 1]:
         assert len(ids(three_rows, version)) == three_rows.at(version).num_rows == 2 + version
     row_ids = three_rows.to_arrow(row_ids=True)["rowid"].to_pylist()
@@ -61,23 +61,23 @@ def test_concurrent_appends_are_all_committed_and_every_version_stays_readable(
 
 
 def test_concurrent_appends_of_threads_are_all_committed(three_rows: Dataset) -> None:
-    def work(who: int) -> list[int]:
-        return [three_rows.append({"id": [100 * who + i], "word": ["t"]}).version for i in range(10)]
+    def work(writer: int) -> list[int]:
+        return [three_rows.append({"id": [100 * writer + i], "word": ["t"]}).version for i in range(10)]
 
     with ThreadPoolExecutor(6) as pool:
-        versions = [version for answers in pool.map(work, range(1, 7)) for version in answers]
+        versions = [version for results in pool.map(work, range(1, 7)) for version in results]
     assert sorted(versions) == list(range(2, 62))
-    assert ids(three_rows) == sorted([1, 2, 3] + [100 * who + i for who in range(1, 7) for i in range(10)])
+    assert ids(three_rows) == sorted([1, 2, 3] + [100 * writer + i for writer in range(1, 7) for i in range(10)])
 
 
 def test_commit_of_two_datasets_is_atomic_in_every_lake_snapshot(workspace: WorkspaceFixture, lake: Lake) -> None:
-    one = lake.create("demo.one", {"id": [0], "word": [""]})
+    first = lake.create("demo.one", {"id": [0], "word": [""]})
     other = lake.create("demo.other", {"id": [0], "word": [""]})
     assert workspace.race("move_money", [("demo.one", "demo.other", 15)] * 3) == [0, 0, 0]
-    assert one.num_rows == other.num_rows == 46
+    assert first.num_rows == other.num_rows == 46
     for commit_no in range(2, lake.snapshot().commit_no + 1):
-        at = lake.snapshot(commit_no)
-        money = [sum(at.dataset(name).to_arrow(["id"])["id"].to_pylist()) for name in ("demo.one", "demo.other")]
+        snapshot = lake.snapshot(commit_no)
+        money = [sum(snapshot.dataset(name).to_arrow(["id"])["id"].to_pylist()) for name in ("demo.one", "demo.other")]
         assert sum(money) == 0, f"commit {commit_no} was seen in half"
 
 
@@ -129,7 +129,7 @@ def test_appends_of_one_transaction_around_an_alter_are_all_found(lake: Lake, th
     with lake.transaction() as tx:
         tx.append(three_rows, {"id": [4], "word": ["four"]})
         three_rows.alter(add={"extra": "int64"})
-        with pytest.raises(Invalid, match="extra"):  # a transaction goes on from the version that it met first
+        with pytest.raises(Invalid, match="extra"):  # a transaction continues from the version that it read first
             tx.append(three_rows, {"id": [5], "word": ["five"], "extra": [55]})
         tx.append(three_rows, {"id": [5], "word": ["five"]})
     assert three_rows.to_arrow(["id"], "extra IS NULL AND id > 3")["id"].to_pylist() == [4, 5]
@@ -150,7 +150,7 @@ def test_stale_version_conflict_names_the_author_of_the_newest_version(lake: Lak
 
 def test_commit_times_never_decrease(lake: Lake, three_rows: Dataset) -> None:
     now = datetime.now(UTC)
-    for hours in (5, -5, 3, 0):  # a clock that cannot make up its mind
+    for hours in (5, -5, 3, 0):  # a clock that jumps back
         lake._workspace.db.clock = lambda hours=hours: now + timedelta(hours=hours)  # type: ignore[misc]
         three_rows.append({"id": [4], "word": ["four"]})
     times = [version.committed_at for version in three_rows.history()]
@@ -171,33 +171,33 @@ def test_rejected_commit_keeps_the_lease_of_another_writer(lake: Lake, three_row
 
 
 def test_forked_child_process_uses_its_own_connections_and_lease(lake: Lake, three_rows: Dataset) -> None:
-    """Even when it was born while another thread held the lock of its parent's leases."""
+    """Fork while another thread holds the lock of the leases of the parent process."""
     three_rows.append({"id": [4], "word": ["four"]})
     parent = lake._workspace.writers.lease(lake.caller)
     with lake._workspace.writers._lock, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # forking a process with threads is what is tried here
+        warnings.simplefilter("ignore")  # the test forks a process with threads
         child = os.fork()
         if child == 0:
             signal.alarm(30)
-            own = lake._workspace.writers.lease(lake.caller)
+            lease = lake._workspace.writers.lease(lake.caller)
             with lake._workspace.db.read(lake.caller) as tx:
-                os._exit(0 if own != parent and snapshots.commit_no(tx) == 2 else 1)
+                os._exit(0 if lease != parent and snapshots.commit_no(tx) == 2 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert three_rows.append({"id": [5], "word": ["five"]}).version == 3
 
 
 def test_close_without_a_database_keeps_the_original_error(sqlite_workspace: WorkspaceFixture) -> None:
-    with ExitStack() as away, pytest.raises(ZeroDivisionError), sqlite_workspace.open() as lake:
+    with ExitStack() as stack, pytest.raises(ZeroDivisionError), sqlite_workspace.open() as lake:
         lake.create("demo.x", {"id": [1]})
-        away.enter_context(failing_sql(lake._workspace.db, Countdown(1)))
+        stack.enter_context(failing_sql(lake._workspace.db, Countdown(1)))
         _ = 1 / 0
 
 
 def test_repeated_idempotency_key_returns_the_first_receipt(lake: Lake, three_rows: Dataset) -> None:
     first = three_rows.append({"id": [4], "word": ["four"]}, idempotency_key="order-17")
-    again = three_rows.append({"id": [4], "word": ["four"]}, idempotency_key="order-17")
-    assert again == first
-    assert again.replayed
+    repeated = three_rows.append({"id": [4], "word": ["four"]}, idempotency_key="order-17")
+    assert repeated == first
+    assert repeated.replayed
     assert not first.replayed
     assert ids(three_rows) == [1, 2, 3, 4]
     assert_no_orphans(lake)
@@ -227,8 +227,8 @@ def test_repeated_key_returns_the_receipt_after_later_commits(lake: Lake, three_
     lake._workspace.file_sizing = FileSizing(group_rows=1)
     cut_otherwise = pa.Table.from_batches([batch.slice(i, 1) for batch in rows.to_batches() for i in (0, 1)])
     packed = cut_otherwise.set_column(1, "word", cut_otherwise["word"].dictionary_encode())
-    for again in (rows, cut_otherwise, packed):
-        assert three_rows.append(again, idempotency_key="k") == first
+    for repeated in (rows, cut_otherwise, packed):
+        assert three_rows.append(repeated, idempotency_key="k") == first
     for other in ({"id": [4, 5], "word": ["four", ""]}, {"id": [4, 5]}, {"id": [5, 4], "word": [None, "four"]}):
         with pytest.raises(AlreadyExists):
             three_rows.append(other, idempotency_key="k")
@@ -246,10 +246,10 @@ def test_repeated_create_is_compared_by_all_its_arguments(lake: Lake) -> None:
 
 
 def test_repeated_alter_and_overwrite_return_the_receipt_after_other_commits(lake: Lake, three_rows: Dataset) -> None:
-    altered = three_rows.alter(add={"extra": "int64"}, idempotency_key="a")
+    receipt = three_rows.alter(add={"extra": "int64"}, idempotency_key="a")
     written = three_rows.overwrite({"id": [9]}, expect=2, idempotency_key="o")
     three_rows.append({"id": [10]})
-    assert three_rows.alter(add={"extra": "int64"}, idempotency_key="a") == altered
+    assert three_rows.alter(add={"extra": "int64"}, idempotency_key="a") == receipt
     assert three_rows.overwrite({"id": [9]}, expect=2, idempotency_key="o") == written
     with pytest.raises(AlreadyExists):
         three_rows.overwrite({"id": [9]}, expect=4, idempotency_key="o")
@@ -258,8 +258,8 @@ def test_repeated_alter_and_overwrite_return_the_receipt_after_other_commits(lak
 
 def test_idempotency_keys_are_separate_for_each_tenant(lake: Lake, other_tenant: Lake, three_rows: Dataset) -> None:
     three_rows.append({"id": [4], "word": ["four"]}, idempotency_key="shared")
-    theirs = other_tenant.create("demo.numbers", {"id": [7], "word": ["seven"]}, idempotency_key="shared")
-    assert ids(theirs) == [7]
+    other_dataset = other_tenant.create("demo.numbers", {"id": [7], "word": ["seven"]}, idempotency_key="shared")
+    assert ids(other_dataset) == [7]
 
 
 def test_append_of_no_rows_creates_no_version(lake: Lake, three_rows: Dataset) -> None:

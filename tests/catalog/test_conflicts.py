@@ -1,4 +1,4 @@
-"""Every cell of the published table of conflicts."""
+"""Test every cell of the tables in docs/conflicts.md."""
 
 from collections.abc import Callable
 from itertools import count
@@ -27,7 +27,7 @@ WRITES: dict[str, Callable[[Dataset], object]] = {
 }
 
 
-def published(number: int) -> list[tuple[str, str, str]]:
+def documented_cells(number: int) -> list[tuple[str, str, str]]:
     """Return the cells of a table of the page: row, column and outcome."""
     tables = [block for block in PAGE.read_text().split("\n\n") if block.startswith("|")]
     header, _, *rows = [line.strip("| \n").split(" | ") for line in tables[number].splitlines()]
@@ -40,10 +40,10 @@ def edit_mode(request: pytest.FixtureRequest) -> str:
 
 
 def test_conflicts_table_lists_every_write_operation() -> None:
-    assert {(first, second) for first, second, _ in published(0)} == {(a, b) for a in WRITES for b in WRITES}
+    assert {(first, second) for first, second, _ in documented_cells(0)} == {(a, b) for a in WRITES for b in WRITES}
 
 
-@pytest.mark.parametrize(("first", "second", "expected"), published(0))
+@pytest.mark.parametrize(("first", "second", "expected"), documented_cells(0))
 def test_overtaken_write_has_the_outcome_in_the_conflicts_table(
     three_rows: Dataset, first: str, second: str, expected: str
 ) -> None:
@@ -52,7 +52,7 @@ def test_overtaken_write_has_the_outcome_in_the_conflicts_table(
         WRITES[first](three_rows)
         outcomes = outcome(lambda: WRITES[second](three_rows))
     else:
-        # The second has read its base; now the first commits; then the second goes on.
+        # The second write has read its base; the first write commits; then the second write continues.
         pending = [lambda: WRITES[first](three_rows)]
         with failpoints.armed("stage.begun", lambda: pending.pop()() if pending else None):
             outcomes = outcome(lambda: WRITES[second](three_rows))
@@ -62,7 +62,7 @@ def test_overtaken_write_has_the_outcome_in_the_conflicts_table(
         ids, versions = [1, 2, 3, 4], 2
         for position, write in enumerate((first, second) if expected == "done" else (first,)):
             versions += not (
-                (write == "delete" and 2 not in ids)  # to delete nothing makes no version
+                (write == "delete" and 2 not in ids)  # a delete without rows creates no version
                 or (position and write == "compact" and first in ("overwrite", "compact"))  # one file is left
             )
             ids = _ids_after(write, ids)
@@ -76,7 +76,7 @@ _TRANSACTION_ROWS = {"the same row": 1, "other rows of the file": 3, "rows of ot
 
 @pytest.mark.parametrize("edit_mode", ["auto"])
 @pytest.mark.parametrize("edit", ["update", "delete"])
-@pytest.mark.parametrize(("first", "rows", "expected"), published(1))
+@pytest.mark.parametrize(("first", "rows", "expected"), documented_cells(1))
 def test_edit_in_transaction_has_the_outcome_in_the_conflicts_table(
     lake: Lake, first: str, rows: str, expected: str, edit: str
 ) -> None:

@@ -1,4 +1,4 @@
-"""The tables as the migrations make them are the tables as the code knows them."""
+"""Migrations create the tables of `catalog.tables`."""
 
 from pathlib import Path
 
@@ -21,8 +21,8 @@ def database(fixture: WorkspaceFixture) -> Database:
 def test_migrated_tables_match_the_table_definitions(workspace: WorkspaceFixture) -> None:
     db = database(workspace)
     with db.connect_without_tenant() as connection:
-        only_there = () if connection.dialect.name == "postgresql" else ("ix_gts_schemas_fields",)  # GIN
-        options = {"include_object": lambda _thing, name, *_: name not in only_there}
+        postgresql_only = () if connection.dialect.name == "postgresql" else ("ix_gts_schemas_fields",)  # GIN
+        options = {"include_object": lambda _thing, name, *_: name not in postgresql_only}
         differences = compare_metadata(MigrationContext.configure(connection, opts=options), tables.metadata)
     db.close()
     assert differences == []

@@ -1,4 +1,4 @@
-"""Pipelines in the catalog: unique names, replacement of the current version only, runs outlive their pipeline."""
+"""Pipelines in the catalog: unique names, replacement of the current version, and runs of removed pipelines."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,7 +25,7 @@ SOURCE, WORKING = "a1b2c3d4-e5f6-7890-abcd-ef1234567890", "550e8400-e29b-41d4-a7
 AGGREGATION = {"group_by": ["zone", "account"], "aggregations": [{"column": "b", "expression": "SUM(x)"}]}
 
 
-def stored(tx: CatalogTransaction, name: str = "monthly", **parameters: Any) -> StoredPipeline:
+def new_pipeline(tx: CatalogTransaction, name: str = "monthly", **parameters: Any) -> StoredPipeline:
     append = {"type": "append", "parameters": {"source": {"dataset_id": SOURCE}, **parameters}}
     pipeline = parse_pipeline({"name": name, "working": {"dataset_id": WORKING}, "operations": [append]})
     return StoredPipeline(uuid4(), pipeline, 1, tx.now, tx.caller.user, tx.now, tx.caller.user)
@@ -33,16 +33,16 @@ def stored(tx: CatalogTransaction, name: str = "monthly", **parameters: Any) -> 
 
 def insert_pipeline(lake: Lake, name: str = "monthly", **parameters: Any) -> StoredPipeline:
     with lake._workspace.db.write(lake.caller) as tx:
-        new = stored(tx, name, **parameters)
+        new = new_pipeline(tx, name, **parameters)
         pipeline_store.insert(tx, new)
     return new
 
 
-def renamed(before: StoredPipeline, name: str) -> StoredPipeline:
+def with_name(before: StoredPipeline, name: str) -> StoredPipeline:
     return replace(before, pipeline=replace(before.pipeline, name=name), version=before.version + 1)
 
 
-def removed(lake: Lake, pipeline: UUID) -> None:
+def remove_pipeline(lake: Lake, pipeline: UUID) -> None:
     with lake._workspace.db.write(lake.caller) as tx:
         pipeline_store.remove(tx, pipeline_store.find_for_update(tx, pipeline))
 
@@ -51,15 +51,15 @@ def names(lake: Lake, **query_options: str) -> list[str]:
     pairs = [(f"${name}", value) for name, value in query_options.items()]
     with lake._workspace.db.read(lake.caller) as tx:
         page = pipeline_store.search(tx, options(pairs, pipeline_store.fields, default_top=50, max_top=200))
-    return [each.pipeline.name for each in page.items]
+    return [entry.pipeline.name for entry in page.items]
 
 
 def test_find_returns_the_inserted_pipeline(lake: Lake) -> None:
     new = insert_pipeline(lake, "Größe  ", aggregation=AGGREGATION, source_selector="zone = 'ﬁ' AND \"b\" > 3")
     with lake._workspace.db.read(lake.caller) as tx:
-        found = pipeline_store.find(tx, new.id)
-    assert found == new
-    assert str(found.as_json()) == str(new.as_json()), "member by member, in order"
+        loaded = pipeline_store.find(tx, new.id)
+    assert loaded == new
+    assert str(loaded.as_json()) == str(new.as_json()), "member by member, in order"
 
 
 @pytest.mark.parametrize("name", ["monthly", "MONTHLY", "  Monthly\t"])
@@ -68,30 +68,30 @@ def test_insert_with_a_taken_pipeline_name_ignores_case_and_blanks(lake: Lake, o
     with pytest.raises(AlreadyExists) as raised:
         insert_pipeline(lake, name)
     assert (raised.value.reason, raised.value.context) == ("pipeline_name_taken", {"name": name})
-    insert_pipeline(other_tenant, name)  # in another tenant it is free
+    insert_pipeline(other_tenant, name)  # another tenant can use the name
 
 
 def test_replace_may_change_the_case_of_the_pipeline_name(lake: Lake) -> None:
     before = insert_pipeline(lake)
     with lake._workspace.db.write(lake.caller) as tx:
-        pipeline_store.replace(tx, before, renamed(before, "Monthly"))
-        assert pipeline_store.find(tx, before.id) == renamed(before, "Monthly")
+        pipeline_store.replace(tx, before, with_name(before, "Monthly"))
+        assert pipeline_store.find(tx, before.id) == with_name(before, "Monthly")
 
 
 @pytest.mark.parametrize("use", ["find", "find_for_update", "replace"])
 def test_pipelines_of_other_tenants_and_removed_ones_are_not_found(lake: Lake, other_tenant: Lake, use: str) -> None:
-    foreign, gone = insert_pipeline(other_tenant), insert_pipeline(lake, "gone")
-    removed(lake, gone.id)
-    answers = set()
-    for each in (foreign, gone, replace(gone, id=uuid4())):
+    foreign, removed = insert_pipeline(other_tenant), insert_pipeline(lake, "gone")
+    remove_pipeline(lake, removed.id)
+    errors = set()
+    for entry in (foreign, removed, replace(removed, id=uuid4())):
         with pytest.raises(NotFound) as raised, lake._workspace.db.write(lake.caller) as tx:
             match use:
                 case "replace":
-                    pipeline_store.replace(tx, each, renamed(each, "mine"))
+                    pipeline_store.replace(tx, entry, with_name(entry, "mine"))
                 case _:
-                    getattr(pipeline_store, use)(tx, each.id)
-        answers.add(str(raised.value.as_dict()).replace(str(each.id), "ID"))
-    assert len(answers) == 1
+                    getattr(pipeline_store, use)(tx, entry.id)
+        errors.add(str(raised.value.as_dict()).replace(str(entry.id), "ID"))
+    assert len(errors) == 1
     assert names(other_tenant) == ["monthly"]
 
 
@@ -108,34 +108,34 @@ SEARCHES: list[tuple[dict[str, str], list[str]]] = [
 
 
 @pytest.mark.parametrize(
-    ("query_options", "found"), SEARCHES, ids=[str(query_options) for query_options, _ in SEARCHES]
+    ("query_options", "loaded"), SEARCHES, ids=[str(query_options) for query_options, _ in SEARCHES]
 )
 def test_search_returns_pipelines_in_order(
-    lake: Lake, other_tenant: Lake, query_options: dict[str, str], found: list[str]
+    lake: Lake, other_tenant: Lake, query_options: dict[str, str], loaded: list[str]
 ) -> None:
     for name in ("monthly", "straße", "Ärger"):
         insert_pipeline(lake, name)
-    removed(lake, insert_pipeline(lake, "gone").id)
+    remove_pipeline(lake, insert_pipeline(lake, "gone").id)
     insert_pipeline(other_tenant, "theirs")
-    assert names(lake, **query_options) == found
+    assert names(lake, **query_options) == loaded
 
 
 def test_search_filters_pipelines_by_each_field(lake: Lake) -> None:
     insert_pipeline(lake, "other")
-    one = insert_pipeline(lake)
+    pipeline = insert_pipeline(lake)
     for field in pipeline_store.fields:
-        value = one.as_json()[field]
+        value = pipeline.as_json()[field]
         literal = f"'{value}'" if field == "name" else value
         assert "monthly" in names(lake, filter=f"{field} eq {literal}"), field
-    assert names(lake, filter=f"id eq {one.id}") == ["monthly"]
+    assert names(lake, filter=f"id eq {pipeline.id}") == ["monthly"]
 
 
-# -- the step that brought them ---------------------------------------------------------------------------------------
+# -- the migration ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def empty(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
-    """A database without any table."""
+def empty_database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    """Return a database without tables."""
     url = f"sqlite:///{tmp_path}/catalog.db"
     if request.param == "postgresql":
         server, name = parse_url(request.getfixturevalue("postgres_url")), f"steps_{uuid4().hex}"
@@ -149,18 +149,20 @@ def empty(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
     db.close()
 
 
-def test_migrate_on_an_empty_database_creates_every_table_and_keeps_data_when_repeated(empty: Database) -> None:
-    assert migrate.migrate(empty) == (None, migrate.CURRENT_MIGRATION)
+def test_migrate_on_an_empty_database_creates_every_table_and_keeps_data_when_repeated(
+    empty_database: Database,
+) -> None:
+    assert migrate.migrate(empty_database) == (None, migrate.CURRENT_MIGRATION)
     caller = Caller(uuid4(), uuid4(), "ada", Role.ADMIN)
-    with empty.write(caller) as tx:
+    with empty_database.write(caller) as tx:
         draft = SchemaDraft("orders", None, parse_fields([{"name": "id", "type": "string"}]), {"team": "red"})
         entry = SchemaEntry(uuid4(), caller.tenant, draft, 1, tx.now, tx.now, caller.user, tx.now, caller.user)
         schema_store.insert(tx, entry)
-    assert migrate.migrate(empty) == (migrate.CURRENT_MIGRATION, migrate.CURRENT_MIGRATION)
-    with empty.write(caller) as tx:
+    assert migrate.migrate(empty_database) == (migrate.CURRENT_MIGRATION, migrate.CURRENT_MIGRATION)
+    with empty_database.write(caller) as tx:
         assert schema_store.find(tx, entry.id) == entry
-        new = stored(tx)
+        new = new_pipeline(tx)
         pipeline_store.insert(tx, new)
         assert pipeline_store.find(tx, new.id) == new
-    if empty.engine.dialect.name == "postgresql":
-        assert migrate.tables_without_row_security(empty) == []
+    if empty_database.engine.dialect.name == "postgresql":
+        assert migrate.tables_without_row_security(empty_database) == []

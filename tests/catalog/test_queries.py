@@ -1,4 +1,4 @@
-"""A query is kept under its name with all its versions, and its schema stays for as long as it does."""
+"""Registered queries in the catalog: unique names, revisions and references to schemas."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -36,7 +36,7 @@ PARAMETERS = (
 DATASETS = (QueryDatasetRef("finance", "orders"), QueryDatasetRef("finance", "orders", 3))
 
 
-def schema(lake: Lake, name: str = "orders", state: LifecycleState = LifecycleState.ACTIVE) -> UUID:
+def create_schema(lake: Lake, name: str = "orders", state: LifecycleState = LifecycleState.ACTIVE) -> UUID:
     with lake._workspace.db.write(lake.caller) as tx:
         entry = _entry(tx, name, state)
         schema_store.insert(tx, entry)
@@ -49,16 +49,16 @@ def _entry(tx: CatalogTransaction, name: str, state: LifecycleState = LifecycleS
 
 
 def insert_query(lake: Lake, name: str = "monthly", returns: UUID | None = None, **members: Any) -> RegisteredQuery:
-    returns = returns or schema(lake, f"of {uuid4()}")
+    returns = returns or create_schema(lake, f"of {uuid4()}")
     draft = replace(QueryDraft(name, None, "SELECT 1 AS id", (), returns), **members)
     with lake._workspace.db.write(lake.caller) as tx:
-        who = tx.caller.user
-        query = RegisteredQuery(uuid4(), draft, DATASETS, 1, tx.now, tx.now, who, tx.now, who)
+        user = tx.caller.user
+        query = RegisteredQuery(uuid4(), draft, DATASETS, 1, tx.now, tx.now, user, tx.now, user)
         query_store.insert(tx, query)
     return query
 
 
-def later(before: RegisteredQuery, **members: Any) -> RegisteredQuery:
+def next_revision(before: RegisteredQuery, **members: Any) -> RegisteredQuery:
     return replace(
         before,
         draft=replace(before.draft, **members),
@@ -67,14 +67,14 @@ def later(before: RegisteredQuery, **members: Any) -> RegisteredQuery:
     )
 
 
-def changed(lake: Lake, before: RegisteredQuery, **members: Any) -> RegisteredQuery:
-    after = later(before, **members)
+def replace_query(lake: Lake, before: RegisteredQuery, **members: Any) -> RegisteredQuery:
+    after = next_revision(before, **members)
     with lake._workspace.db.write(lake.caller) as tx:
         query_store.replace(tx, before, after)
     return after
 
 
-def removed(lake: Lake, query: UUID) -> None:
+def remove_query(lake: Lake, query: UUID) -> None:
     with lake._workspace.db.write(lake.caller) as tx:
         query_store.remove(tx, query_store.find_for_update(tx, query))
 
@@ -83,12 +83,12 @@ def names(lake: Lake, **query_options: str) -> list[str]:
     pairs = [(f"${name}", value) for name, value in query_options.items()]
     with lake._workspace.db.read(lake.caller) as tx:
         page = query_store.search(tx, options(pairs, query_store.fields, default_top=50, max_top=200))
-    return [each.draft.name for each in page.items]
+    return [entry.draft.name for entry in page.items]
 
 
 @contextmanager
-def refused(kind: type[PenstockError], reason: str) -> Iterator[None]:
-    with pytest.raises(kind) as raised:
+def assert_raises_reason(error_class: type[PenstockError], reason: str) -> Iterator[None]:
+    with pytest.raises(error_class) as raised:
         yield
     assert raised.value.reason == reason
 
@@ -114,15 +114,15 @@ def test_insert_with_a_taken_query_name_ignores_case_and_blanks(lake: Lake, othe
     with pytest.raises(AlreadyExists) as raised:
         insert_query(lake, name)
     assert (raised.value.reason, raised.value.context) == ("query_name_taken", {"name": name})
-    insert_query(other_tenant, name)  # in another tenant it is free
+    insert_query(other_tenant, name)  # another tenant can use the name
     before = insert_query(lake, "weekly")
-    with refused(AlreadyExists, "query_name_taken"):
-        changed(lake, before, name=name)
+    with assert_raises_reason(AlreadyExists, "query_name_taken"):
+        replace_query(lake, before, name=name)
     assert _found(lake, before.id) == before
 
 
 def test_name_of_a_removed_query_can_be_used_again(lake: Lake) -> None:
-    removed(lake, insert_query(lake).id)
+    remove_query(lake, insert_query(lake).id)
     second = insert_query(lake)
     assert names(lake) == ["monthly"]
     with lake._workspace.db.read(lake.caller) as tx:
@@ -131,71 +131,73 @@ def test_name_of_a_removed_query_can_be_used_again(lake: Lake) -> None:
 
 def test_replace_may_change_the_case_of_the_query_name(lake: Lake) -> None:
     before = insert_query(lake)
-    assert _found(lake, before.id) != changed(lake, before, name="Monthly") == _found(lake, before.id)
+    assert _found(lake, before.id) != replace_query(lake, before, name="Monthly") == _found(lake, before.id)
 
 
 def test_versions_return_every_revision_unchanged(lake: Lake) -> None:
     first = insert_query(lake, parameters=PARAMETERS)
-    second = changed(lake, first, sql="SELECT 2 AS id", parameters=())
-    third = later(second, state=LifecycleState.DEPRECATED)
+    second = replace_query(lake, first, sql="SELECT 2 AS id", parameters=())
+    third = next_revision(second, state=LifecycleState.DEPRECATED)
     with lake._workspace.db.write(lake.caller) as tx:
         query_store.replace(tx, second, third, "deprecate", "use the new one")
     with lake._workspace.db.read(lake.caller) as tx:
-        found = query_store.versions(tx, first.id, before=2**31 - 1, limit=10)
-        assert [(each.version, each.change, each.reason) for each in found] == [
+        loaded = query_store.versions(tx, first.id, before=2**31 - 1, limit=10)
+        assert [(entry.version, entry.change, entry.reason) for entry in loaded] == [
             (3, "deprecate", "use the new one"), (2, "update", None), (1, "create", None),
         ]  # fmt: skip
-        assert [(each.draft, each.datasets) for each in found] == [(q.draft, DATASETS) for q in (third, second, first)]
-        assert [(each.changed_at, each.changed_by) for each in found] == [
+        assert [(entry.draft, entry.datasets) for entry in loaded] == [
+            (q.draft, DATASETS) for q in (third, second, first)
+        ]
+        assert [(entry.changed_at, entry.changed_by) for entry in loaded] == [
             (q.updated_at, q.updated_by) for q in (third, second, first)
         ]
-        assert {each.author for each in found} == {lake.caller.name}
-        assert query_store.versions(tx, first.id, before=3, limit=1) == found[1:2]
-        assert query_store.version(tx, first.id, 1) == found[2]
-        with refused(NotFound, "version_not_found"):
+        assert {entry.author for entry in loaded} == {lake.caller.name}
+        assert query_store.versions(tx, first.id, before=3, limit=1) == loaded[1:2]
+        assert query_store.version(tx, first.id, 1) == loaded[2]
+        with assert_raises_reason(NotFound, "version_not_found"):
             query_store.version(tx, first.id, 4)
 
 
 @pytest.mark.parametrize("use", ["find", "find_for_update", "find_by_name", "replace"])
 def test_queries_of_other_tenants_and_removed_ones_are_not_found(lake: Lake, other_tenant: Lake, use: str) -> None:
-    foreign, gone = insert_query(other_tenant, "foreign"), insert_query(lake, "gone")
-    removed(lake, gone.id)
-    answers = set()
-    for each in (foreign, gone, later(replace(gone, id=uuid4()), name="unknown")):
-        key = each.draft.name if use == "find_by_name" else each.id
+    foreign, removed = insert_query(other_tenant, "foreign"), insert_query(lake, "gone")
+    remove_query(lake, removed.id)
+    errors = set()
+    for entry in (foreign, removed, next_revision(replace(removed, id=uuid4()), name="unknown")):
+        key = entry.draft.name if use == "find_by_name" else entry.id
         with pytest.raises(NotFound) as raised, lake._workspace.db.write(lake.caller) as tx:
             if use == "replace":
-                query_store.replace(tx, each, later(each, name="mine"))
+                query_store.replace(tx, entry, next_revision(entry, name="mine"))
             else:
                 getattr(query_store, use)(tx, key)
-        answers.add(str(raised.value.as_dict()).replace(str(key), "KEY"))
-    assert len(answers) == 1
+        errors.add(str(raised.value.as_dict()).replace(str(key), "KEY"))
+    assert len(errors) == 1
     assert names(other_tenant) == ["foreign"]
 
 
-# -- the schema that a query refers to -----------------------------------------------------------------------------------
+# -- the referenced schema -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("state", [LifecycleState.DRAFT, LifecycleState.DEPRECATED, LifecycleState.ARCHIVED])
 def test_replace_with_a_schema_that_is_not_active_is_rejected(lake: Lake, state: LifecycleState) -> None:
-    settled = schema(lake, "settled", state)
-    with refused(Unsupported, "schema_not_active"):
-        insert_query(lake, returns=settled)
+    schema_id = create_schema(lake, "settled", state)
+    with assert_raises_reason(Unsupported, "schema_not_active"):
+        insert_query(lake, returns=schema_id)
     before = insert_query(lake)
-    with refused(Unsupported, "schema_not_active"):
-        changed(lake, before, returns_schema_id=settled)
+    with assert_raises_reason(Unsupported, "schema_not_active"):
+        replace_query(lake, before, returns_schema_id=schema_id)
     assert _found(lake, before.id) == before
-    other = schema(lake, "other")
-    assert changed(lake, before, returns_schema_id=other) == _found(lake, before.id)
+    other = create_schema(lake, "other")
+    assert replace_query(lake, before, returns_schema_id=other) == _found(lake, before.id)
 
 
 def test_query_keeps_its_schema_after_it_is_deprecated(lake: Lake) -> None:
-    returns = schema(lake)
+    returns = create_schema(lake)
     before = insert_query(lake, returns=returns)
     with lake._workspace.db.write(lake.caller) as tx:
         entry = schema_store.find_for_update(tx, returns)
         schema_store.replace(tx, entry, _deprecated(entry), "deprecate")
-    assert changed(lake, before, sql="SELECT 2 AS id").version == 2
+    assert replace_query(lake, before, sql="SELECT 2 AS id").version == 2
 
 
 def _deprecated(entry: SchemaEntry) -> SchemaEntry:
@@ -203,15 +205,15 @@ def _deprecated(entry: SchemaEntry) -> SchemaEntry:
 
 
 def test_insert_with_a_schema_of_another_tenant_raises_not_found(lake: Lake, other_tenant: Lake) -> None:
-    foreign = schema(other_tenant)
-    with refused(NotFound, "schema_not_found"):
+    foreign = create_schema(other_tenant)
+    with assert_raises_reason(NotFound, "schema_not_found"):
         insert_query(lake, returns=foreign)
     before = insert_query(lake)
-    with refused(NotFound, "schema_not_found"):
-        changed(lake, before, returns_schema_id=foreign)
+    with assert_raises_reason(NotFound, "schema_not_found"):
+        replace_query(lake, before, returns_schema_id=foreign)
 
 
-def dropped(lake: Lake, id: UUID, expected_reason: str = "schema_in_use") -> bool:
+def drop_schema(lake: Lake, id: UUID, expected_reason: str = "schema_in_use") -> bool:
     try:
         with lake._workspace.db.write(lake.caller) as tx:
             schema_store.remove(tx, schema_store.find_for_update(tx, id))
@@ -223,39 +225,39 @@ def dropped(lake: Lake, id: UUID, expected_reason: str = "schema_in_use") -> boo
 
 @pytest.mark.parametrize("state", LifecycleState)
 def test_remove_of_a_referenced_schema_is_rejected(lake: Lake, state: LifecycleState) -> None:
-    one, other = schema(lake, "one"), schema(lake, "other")
-    query = insert_query(lake, returns=one, state=state)
+    first, second = create_schema(lake, "one"), create_schema(lake, "other")
+    query = insert_query(lake, returns=first, state=state)
     archived = state is LifecycleState.ARCHIVED
     reason = "schema_referenced_by_archived_queries" if archived else "schema_in_use"
-    assert not dropped(lake, one, reason)
-    query = changed(lake, query, returns_schema_id=other)
-    assert (dropped(lake, one, reason), dropped(lake, other, reason)) == (True, False)
-    removed(lake, query.id)
-    assert dropped(lake, other)
+    assert not drop_schema(lake, first, reason)
+    query = replace_query(lake, query, returns_schema_id=second)
+    assert (drop_schema(lake, first, reason), drop_schema(lake, second, reason)) == (True, False)
+    remove_query(lake, query.id)
+    assert drop_schema(lake, second)
 
 
 @pytest.mark.parametrize("use", ["insert", "replace"])
 def test_concurrent_schema_remove_and_query_replace_keep_the_reference(lake: Lake, use: str, soak: bool) -> None:
     for turn in range(100 if soak else 8):
-        expected_state, before = schema(lake, f"{turn}"), insert_query(lake, f"q{turn}")
+        expected_state, before = create_schema(lake, f"{turn}"), insert_query(lake, f"q{turn}")
 
-        def turned(expected_state: UUID = expected_state, before: RegisteredQuery = before) -> bool:
+        def replaces(expected_state: UUID = expected_state, before: RegisteredQuery = before) -> bool:
             try:
                 if use == "insert":
                     insert_query(lake, f"new {before.id}", expected_state)
                 else:
-                    changed(lake, before, returns_schema_id=expected_state)
+                    replace_query(lake, before, returns_schema_id=expected_state)
             except NotFound as raised:
                 assert raised.reason == "schema_not_found"  # noqa: PT017
                 return False
             return True
 
         with ThreadPoolExecutor(2) as pool:
-            first, second = pool.submit(turned), pool.submit(dropped, lake, expected_state)
+            first, second = pool.submit(replaces), pool.submit(drop_schema, lake, expected_state)
         assert first.result() != second.result()
 
 
-# -- searching -----------------------------------------------------------------------------------------------------------
+# -- search --------------------------------------------------------------------------------------------------------------
 
 SEARCHES: list[tuple[dict[str, str], list[str]]] = [
     ({}, ["Ärger", "straße", "monthly"]),  # the newest first
@@ -272,35 +274,35 @@ SEARCHES: list[tuple[dict[str, str], list[str]]] = [
 
 
 @pytest.mark.parametrize(
-    ("query_options", "found"), SEARCHES, ids=[str(query_options) for query_options, _ in SEARCHES]
+    ("query_options", "loaded"), SEARCHES, ids=[str(query_options) for query_options, _ in SEARCHES]
 )
 def test_search_returns_queries_in_order(
-    lake: Lake, other_tenant: Lake, query_options: dict[str, str], found: list[str]
+    lake: Lake, other_tenant: Lake, query_options: dict[str, str], loaded: list[str]
 ) -> None:
     for name in ("monthly", "straße", "Ärger"):
         state = LifecycleState.DRAFT if name == "straße" else LifecycleState.ACTIVE
         insert_query(lake, name, description=f"Über {name}", state=state)
-    removed(lake, insert_query(lake, "gone").id)
+    remove_query(lake, insert_query(lake, "gone").id)
     insert_query(other_tenant, "theirs")
-    assert names(lake, **query_options) == found
+    assert names(lake, **query_options) == loaded
 
 
 def test_search_filters_queries_by_each_field(lake: Lake) -> None:
     insert_query(lake, "other")
-    one = insert_query(lake, description="each month")
-    for field, kind in query_store.fields.items():
-        value = one.as_json()[field]
-        literal = f"'{value}'" if kind.value == "text" else value
+    query = insert_query(lake, description="each month")
+    for field, field_type in query_store.fields.items():
+        value = query.as_json()[field]
+        literal = f"'{value}'" if field_type.value == "text" else value
         assert "monthly" in names(lake, filter=f"{field} eq {literal}"), field
-    assert names(lake, filter=f"returns_schema_id eq {one.draft.returns_schema_id}") == ["monthly"]
+    assert names(lake, filter=f"returns_schema_id eq {query.draft.returns_schema_id}") == ["monthly"]
 
 
-# -- the step that brought all this --------------------------------------------------------------------------------------
+# -- the migration -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def empty(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
-    """A database without any table. On PostgreSQL its owner is no superuser, so the rules hold for the owner too."""
+def empty_database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    """Return a database without tables. On PostgreSQL its owner is not a superuser, so row-level security applies to it."""
     url = f"sqlite:///{tmp_path}/catalog.db"
     if request.param == "postgresql":
         server, name = parse_url(request.getfixturevalue("postgres_url")), f"keeper_{uuid4().hex}"
@@ -315,13 +317,13 @@ def empty(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
     db.close()
 
 
-def test_migrate_on_an_empty_database_creates_tables_that_store_and_search_queries(empty: Database) -> None:
-    assert migrate.migrate(empty) == (None, migrate.CURRENT_MIGRATION)
+def test_migrate_on_an_empty_database_creates_tables_that_store_and_search_queries(empty_database: Database) -> None:
+    assert migrate.migrate(empty_database) == (None, migrate.CURRENT_MIGRATION)
     callers = [Caller(uuid4(), uuid4(), name, Role.ADMIN) for name in ("ada", "bob")]
     before = datetime(2026, 3, 1, 12, tzinfo=UTC)
     stored = dict[tuple[Caller, str], RegisteredQuery]()
     for caller in callers:
-        with empty.write(caller) as tx:
+        with empty_database.write(caller) as tx:
             entry = _entry(tx, "orders")
             schema_store.insert(tx, entry)
             for name in ("Straße", "gone"):
@@ -330,10 +332,10 @@ def test_migrate_on_an_empty_database_creates_tables_that_store_and_search_queri
                 query_store.insert(tx, query)
                 stored[caller, name] = query
             query_store.remove(tx, stored[caller, "gone"])
-    assert migrate.migrate(empty) == (migrate.CURRENT_MIGRATION, migrate.CURRENT_MIGRATION)
+    assert migrate.migrate(empty_database) == (migrate.CURRENT_MIGRATION, migrate.CURRENT_MIGRATION)
     for caller in callers:
         expected = stored[caller, "Straße"]
-        with empty.write(caller) as tx:
+        with empty_database.write(caller) as tx:
             assert query_store.find(tx, expected.id) == expected
             for condition in ("toupper(name) eq 'STRASSE'", "tolower(description) eq 'größe'"):
                 page = query_store.search(
@@ -343,7 +345,7 @@ def test_migrate_on_an_empty_database_creates_tables_that_store_and_search_queri
             [first] = query_store.versions(tx, expected.id, before=9, limit=9)
             assert (first.version, first.draft) == (1, expected.draft)
             assert (first.change, first.changed_by) == ("create", caller.user)
-            query_store.replace(tx, expected, later(expected, name="gone"))
-            query_store.insert(tx, replace(expected, id=uuid4()))  # both names are free again
-    if empty.engine.dialect.name == "postgresql":
-        assert migrate.tables_without_row_security(empty) == []
+            query_store.replace(tx, expected, next_revision(expected, name="gone"))
+            query_store.insert(tx, replace(expected, id=uuid4()))  # both names can be used again
+    if empty_database.engine.dialect.name == "postgresql":
+        assert migrate.tables_without_row_security(empty_database) == []

@@ -1,4 +1,4 @@
-"""Runs that any process may take: in turns, one process at a time, and again when that one falls silent."""
+"""The run queue: round-robin by tenant, claims, heartbeats and requeueing."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,7 +9,18 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from catalog.test_runs import CANCELLED, DEFINITION, DONE, FAILED, PROGRESS, READ, REQUEST, RESULT, now, writing
+from catalog.test_runs import (
+    CANCELLED,
+    DEFINITION,
+    DONE,
+    FAILED,
+    PROGRESS,
+    READ,
+    REQUEST,
+    RESULT,
+    load_run,
+    write_transaction,
+)
 from penstock.catalog import run_queue, runs
 from penstock.catalog.database import CatalogTransaction
 from penstock.catalog.runs import MAX_ATTEMPTS, ClaimedRun
@@ -17,129 +28,131 @@ from penstock.core.caller import Caller, Role
 from penstock.core.pipeline.run import Run, RunState
 from penstock.lake import Lake
 
-SILENT = timedelta(seconds=30)
+STALE_AFTER = timedelta(seconds=30)
 
 
-def queued(lake: Lake, **members: Any) -> Run:
+def enqueue_run(lake: Lake, **members: Any) -> Run:
     with lake._workspace.db.read_run_queue() as tx:
-        turn = run_queue.load_status(tx, lake.caller.tenant).next_round
-    with writing(lake) as tx:
+        round_no = run_queue.load_status(tx, lake.caller.tenant).next_round
+    with write_transaction(lake) as tx:
         run = Run(uuid4(), None, "monthly", DEFINITION, RunState.QUEUED, tx.now, tx.caller.user, tx.caller.name)
         run = replace(run, **members)
-        return runs.insert(tx, run, role=Role.DEVELOPER, request_digest=REQUEST, worker="host process 1", round_no=turn)
+        return runs.insert(
+            tx, run, role=Role.DEVELOPER, request_digest=REQUEST, worker="host process 1", round_no=round_no
+        )
 
 
-def due(lake: Lake) -> list[UUID]:
+def claimable_runs(lake: Lake) -> list[UUID]:
     with lake._workspace.db.read_run_queue() as tx:
         return [run for _, run in run_queue.next_entries(tx, 100)]
 
 
-def took(lake: Lake, run: Run, holder: str = "host process 2") -> ClaimedRun | None:
-    with writing(lake) as tx:
-        return runs.claim(tx, run.id, holder, claimed_until=tx.now + SILENT)
+def try_claim(lake: Lake, run: Run, holder: str = "host process 2") -> ClaimedRun | None:
+    with write_transaction(lake) as tx:
+        return runs.claim(tx, run.id, holder, claimed_until=tx.now + STALE_AFTER)
 
 
-def taken(lake: Lake, run: Run) -> ClaimedRun:
-    found = took(lake, run)
-    assert found is not None
-    return found
+def claim(lake: Lake, run: Run) -> ClaimedRun:
+    claimed = try_claim(lake, run)
+    assert claimed is not None
+    return claimed
 
 
 @contextmanager
-def later(lake: Lake, by: timedelta = SILENT + timedelta(seconds=1)) -> Iterator[None]:
+def advance_clock(lake: Lake, delay: timedelta = STALE_AFTER + timedelta(seconds=1)) -> Iterator[None]:
     clock = lake._workspace.db.clock
-    lake._workspace.db.clock = lambda: clock() + by
+    lake._workspace.db.clock = lambda: clock() + delay
     try:
         yield
     finally:
         lake._workspace.db.clock = clock
 
 
-# -- taking -----------------------------------------------------------------------------------------------------------
+# -- claim ------------------------------------------------------------------------------------------------------------
 
 
 def test_claim_succeeds_once_and_executes_as_the_author(lake: Lake) -> None:
-    asker = Caller(lake.caller.tenant, uuid4(), "ada", Role.ADMIN)
-    run = queued(lake, created_by=asker.user, author=asker.name)
-    assert now(lake, run) == run
-    found = taken(lake, run)
-    assert found.caller == replace(asker, role=Role.DEVELOPER)
-    assert (found.run.state, found.number) == (RunState.RUNNING, 1)
-    assert now(lake, run) == found.run
-    assert took(lake, run) is None
-    assert due(lake) == []
+    author = Caller(lake.caller.tenant, uuid4(), "ada", Role.ADMIN)
+    run = enqueue_run(lake, created_by=author.user, author=author.name)
+    assert load_run(lake, run) == run
+    claimed = claim(lake, run)
+    assert claimed.caller == replace(author, role=Role.DEVELOPER)
+    assert (claimed.run.state, claimed.number) == (RunState.RUNNING, 1)
+    assert load_run(lake, run) == claimed.run
+    assert try_claim(lake, run) is None
+    assert claimable_runs(lake) == []
 
 
 def test_run_without_a_queue_entry_cannot_be_claimed(lake: Lake) -> None:
-    with writing(lake) as tx:
+    with write_transaction(lake) as tx:
         run = Run(uuid4(), None, "monthly", DEFINITION, RunState.QUEUED, tx.now, tx.caller.user, tx.caller.name)
         runs.insert(tx, run, role=Role.DEVELOPER, request_digest=REQUEST, worker="host process 1", round_no=None)
-    assert due(lake) == []
-    assert took(lake, run) is None
-    with writing(lake) as tx:
+    assert claimable_runs(lake) == []
+    assert try_claim(lake, run) is None
+    with write_transaction(lake) as tx:
         assert runs.start(tx, run.id, "host process 1")
         assert not runs.requeue(tx, run.id, 1)
 
 
 def test_queue_entry_is_visible_to_all_and_claimable_as_its_tenant_only(lake: Lake, other_tenant: Lake) -> None:
-    mine, theirs = queued(lake), queued(other_tenant)
-    assert set(due(lake)) == set(due(other_tenant)) == {mine.id, theirs.id}
-    assert took(other_tenant, mine) is None
-    with writing(other_tenant) as tx:
-        assert not run_queue.lock(tx, mine.id)
-        run_queue.extend_claim(tx, mine.id, tx.now + SILENT)
-        run_queue.remove(tx, mine.id)
-    assert set(due(lake)) == {mine.id, theirs.id}
-    assert taken(lake, mine).run.state is RunState.RUNNING
+    own_run, other_run = enqueue_run(lake), enqueue_run(other_tenant)
+    assert set(claimable_runs(lake)) == set(claimable_runs(other_tenant)) == {own_run.id, other_run.id}
+    assert try_claim(other_tenant, own_run) is None
+    with write_transaction(other_tenant) as tx:
+        assert not run_queue.lock(tx, own_run.id)
+        run_queue.extend_claim(tx, own_run.id, tx.now + STALE_AFTER)
+        run_queue.remove(tx, own_run.id)
+    assert set(claimable_runs(lake)) == {own_run.id, other_run.id}
+    assert claim(lake, own_run).run.state is RunState.RUNNING
 
 
 @pytest.mark.parametrize("workspace", ["postgresql"], indirect=True)  # SQLite has one writer at a time
 def test_claim_does_not_wait_for_a_concurrent_claim(lake: Lake) -> None:
-    first, second = queued(lake), queued(lake)
-    with writing(lake) as tx:
-        assert runs.claim(tx, first.id, "host process 1", claimed_until=tx.now + SILENT)
-        assert due(lake) == [first.id, second.id], "not committed"
-        assert took(lake, first) is None
-        assert took(lake, second)
+    first, second = enqueue_run(lake), enqueue_run(lake)
+    with write_transaction(lake) as tx:
+        assert runs.claim(tx, first.id, "host process 1", claimed_until=tx.now + STALE_AFTER)
+        assert claimable_runs(lake) == [first.id, second.id], "not committed"
+        assert try_claim(lake, first) is None
+        assert try_claim(lake, second)
 
 
-# -- turns ------------------------------------------------------------------------------------------------------------
+# -- round-robin ------------------------------------------------------------------------------------------------------
 
-# Who asks, in order, and in which order they have their turn. ">" takes one on the way.
-TURNS = {
-    "one tenant's runs come as they were asked for": ("a1 a2 a3", "a1 a2 a3"),
-    "tenants take turns": ("a1 a2 a3 b1", "a1 b1 a2 a3"),
-    "three tenants take turns": ("a1 a2 a3 b1 b2 c1", "a1 b1 c1 a2 b2 a3"),
-    "who comes late does not come before who waits": ("a1 a2 a3 > > b1 b2", "a1 a2 a3 b1 b2"),
-    "who comes late has every second turn": ("a1 a2 a3 a4 a5 > > b1 b2 b3", "a1 a2 a3 b1 a4 b2 a5 b3"),
-    "who asks again and again does not keep the others waiting": (
+# The requests in order, and the order of the claims. ">" claims a run between requests.
+QUEUE_ORDERS = {
+    "runs of one tenant in request order": ("a1 a2 a3", "a1 a2 a3"),
+    "two tenants alternate": ("a1 a2 a3 b1", "a1 b1 a2 a3"),
+    "three tenants alternate": ("a1 a2 a3 b1 b2 c1", "a1 b1 c1 a2 b2 a3"),
+    "late tenant does not overtake waiting runs": ("a1 a2 a3 > > b1 b2", "a1 a2 a3 b1 b2"),
+    "late tenant alternates with the first": ("a1 a2 a3 a4 a5 > > b1 b2 b3", "a1 a2 a3 b1 a4 b2 a5 b3"),
+    "frequent requests do not delay other tenants": (
         "a1 a2 a3 a4 b1 > > b2 > > b3 > > b4 >", "a1 b1 a2 b2 a3 b3 a4 b4",
     ),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", TURNS)
+@pytest.mark.parametrize("case", QUEUE_ORDERS)
 def test_next_entries_alternate_between_tenants(lake: Lake, case: str) -> None:
-    requested, order = TURNS[case]
-    tenants = {letter: _of_tenant(lake) for letter in "abc"}
-    names, came = dict[UUID, str](), list[str]()
+    requested, order = QUEUE_ORDERS[case]
+    tenants = {tenant_name: _of_tenant(lake) for tenant_name in "abc"}
+    names, claimed = dict[UUID, str](), list[str]()
 
     def take_next() -> None:
         with lake._workspace.db.read_run_queue() as tx:
             ((tenant, run),) = run_queue.next_entries(tx, 1)
-        (its,) = (each for each in tenants.values() if each.caller.tenant == tenant)
-        with writing(its) as tx:
-            assert runs.claim(tx, run, "host process 2", claimed_until=tx.now + SILENT)
-        came.append(names[run])
+        (tenant_lake,) = (lake_ for lake_ in tenants.values() if lake_.caller.tenant == tenant)
+        with write_transaction(tenant_lake) as tx:
+            assert runs.claim(tx, run, "host process 2", claimed_until=tx.now + STALE_AFTER)
+        claimed.append(names[run])
 
     for word in requested.split():
         if word == ">":
             take_next()
         else:
-            names[queued(tenants[word[0]]).id] = word
-    while due(lake):
+            names[enqueue_run(tenants[word[0]]).id] = word
+    while claimable_runs(lake):
         take_next()
-    assert " ".join(came) == order
+    assert " ".join(claimed) == order
 
 
 def _of_tenant(lake: Lake) -> Lake:
@@ -147,19 +160,19 @@ def _of_tenant(lake: Lake) -> Lake:
 
 
 def test_load_status_counts_waiting_runs_only(lake: Lake, other_tenant: Lake) -> None:
-    waiting = [queued(lake) for _ in range(3)]
-    queued(other_tenant)
-    taken(lake, waiting[0])
-    with writing(lake) as tx:
+    waiting = [enqueue_run(lake) for _ in range(3)]
+    enqueue_run(other_tenant)
+    claim(lake, waiting[0])
+    with write_transaction(lake) as tx:
         runs.request_cancel(tx, waiting[1].id)
     with lake._workspace.db.read_run_queue() as tx:
         queue = run_queue.load_status(tx, lake.caller.tenant)
         assert (queue.waiting, queue.own, run_queue.load_status(tx).waiting) == (2, 1, 2)
-    with later(lake), lake._workspace.db.read_run_queue() as tx:
-        assert run_queue.load_status(tx).waiting == 3, "whose process fell silent waits again"
+    with advance_clock(lake), lake._workspace.db.read_run_queue() as tx:
+        assert run_queue.load_status(tx).waiting == 3, "a stale run waits again"
 
 
-# -- over -------------------------------------------------------------------------------------------------------------
+# -- end --------------------------------------------------------------------------------------------------------------
 
 ENDS: dict[str, Callable[[CatalogTransaction, UUID], Any]] = {
     "done": lambda tx, run: runs.finish(tx, run, 1, DONE),
@@ -170,133 +183,138 @@ ENDS: dict[str, Callable[[CatalogTransaction, UUID], Any]] = {
 
 @pytest.mark.parametrize("end", ENDS)
 def test_finished_run_has_no_queue_entry(lake: Lake, end: str) -> None:
-    run = queued(lake)
-    taken(lake, run)
-    with writing(lake) as tx:
+    run = enqueue_run(lake)
+    claim(lake, run)
+    with write_transaction(lake) as tx:
         assert ENDS[end](tx, run.id)
-    with later(lake):
-        assert due(lake) == []
-        assert took(lake, run) is None
+    with advance_clock(lake):
+        assert claimable_runs(lake) == []
+        assert try_claim(lake, run) is None
 
 
 def test_cancelled_run_has_no_queue_entry(lake: Lake) -> None:
-    run = queued(lake)
-    with writing(lake) as tx:
+    run = enqueue_run(lake)
+    with write_transaction(lake) as tx:
         assert runs.request_cancel(tx, run.id).state is RunState.CANCELLED
-    assert due(lake) == []
-    assert took(lake, run) is None
+    assert claimable_runs(lake) == []
+    assert try_claim(lake, run) is None
 
 
 def test_finish_that_is_rolled_back_keeps_the_queue_entry(lake: Lake) -> None:
-    run = queued(lake)
-    taken(lake, run)
-    with pytest.raises(ZeroDivisionError), writing(lake) as tx:
+    run = enqueue_run(lake)
+    claim(lake, run)
+    with pytest.raises(ZeroDivisionError), write_transaction(lake) as tx:
         assert runs.finish(tx, run.id, 1, DONE)
         raise ZeroDivisionError
-    with later(lake):
-        assert due(lake) == [run.id]
+    with advance_clock(lake):
+        assert claimable_runs(lake) == [run.id]
 
 
-# -- given back, and fallen silent ------------------------------------------------------------------------------------
+# -- requeue and expiry -----------------------------------------------------------------------------------------------
 
 
 def test_requeued_run_is_reset_and_keeps_its_queue_position(lake: Lake) -> None:
-    first, second = queued(lake), queued(lake)
-    taken(lake, first)
-    with writing(lake) as tx:
+    first, second = enqueue_run(lake), enqueue_run(lake)
+    claim(lake, first)
+    with write_transaction(lake) as tx:
         runs.update_progress(tx, first.id, 1, PROGRESS, [RESULT], [READ])
         assert not runs.requeue(tx, first.id, 2)
         assert runs.requeue(tx, first.id, 1)
         assert not runs.requeue(tx, first.id, 1)
-    assert now(lake, first) == first
-    assert due(lake) == [first.id, second.id]
-    assert taken(lake, first).number == 2
+    assert load_run(lake, first) == first
+    assert claimable_runs(lake) == [first.id, second.id]
+    assert claim(lake, first).number == 2
 
 
 def test_run_with_heartbeats_is_not_claimable(lake: Lake) -> None:
-    run = queued(lake)
-    taken(lake, run)
-    with later(lake, SILENT / 2), writing(lake) as tx:
-        assert runs.heartbeat(tx, [(run.id, 1)], claimed_until=tx.now + SILENT) == {(run.id, 1): False}
-    with later(lake):
-        assert due(lake) == []
-    with later(lake, SILENT * 2):
-        assert due(lake) == [run.id]
+    run = enqueue_run(lake)
+    claim(lake, run)
+    with advance_clock(lake, STALE_AFTER / 2), write_transaction(lake) as tx:
+        assert runs.heartbeat(tx, [(run.id, 1)], claimed_until=tx.now + STALE_AFTER) == {(run.id, 1): False}
+    with advance_clock(lake):
+        assert claimable_runs(lake) == []
+    with advance_clock(lake, STALE_AFTER * 2):
+        assert claimable_runs(lake) == [run.id]
 
 
-LOSES: dict[str, Callable[[Lake, Run], Any]] = {
-    "the tenant expires stale runs": lambda lake, _: _bury(lake),
-    "another process takes it": took,
+CLAIM_LOSSES: dict[str, Callable[[Lake, Run], Any]] = {
+    "the tenant expires stale runs": lambda lake, _: _expire_stale_runs(lake),
+    "another process claims the run": try_claim,
 }
 
 
-def _bury(lake: Lake) -> None:
-    with writing(lake) as tx:
-        assert runs.expire_stale_runs(tx, tx.now - SILENT) == 1
-        assert runs.expire_stale_runs(tx, tx.now - SILENT) == 0
+def _expire_stale_runs(lake: Lake) -> None:
+    with write_transaction(lake) as tx:
+        assert runs.expire_stale_runs(tx, tx.now - STALE_AFTER) == 1
+        assert runs.expire_stale_runs(tx, tx.now - STALE_AFTER) == 0
 
 
-@pytest.mark.parametrize("loses", LOSES)
-def test_stale_attempt_is_rejected_and_the_next_attempt_finishes(lake: Lake, loses: str) -> None:
-    run = queued(lake)
-    taken(lake, run)
-    with writing(lake) as tx:
+@pytest.mark.parametrize("loss", CLAIM_LOSSES)
+def test_stale_attempt_is_rejected_and_the_next_attempt_finishes(lake: Lake, loss: str) -> None:
+    run = enqueue_run(lake)
+    claim(lake, run)
+    with write_transaction(lake) as tx:
         runs.update_progress(tx, run.id, 1, PROGRESS, [RESULT], [READ])
-    with later(lake):
-        LOSES[loses](lake, run)
-        if now(lake, run).state is RunState.QUEUED:
-            assert now(lake, run) == run, "back in the queue"
-            assert taken(lake, run).number == 2
-        again = now(lake, run)
-        assert (again.state, again.progress, again.results, again.reads) == (RunState.RUNNING, None, (), ())
-        with writing(lake) as tx:
-            assert runs.heartbeat(tx, [(run.id, 1)], claimed_until=tx.now + SILENT) == {}
+    with advance_clock(lake):
+        CLAIM_LOSSES[loss](lake, run)
+        if load_run(lake, run).state is RunState.QUEUED:
+            assert load_run(lake, run) == run, "back in the queue"
+            assert claim(lake, run).number == 2
+        next_attempt = load_run(lake, run)
+        assert (next_attempt.state, next_attempt.progress, next_attempt.results, next_attempt.reads) == (
+            RunState.RUNNING,
+            None,
+            (),
+            (),
+        )
+        with write_transaction(lake) as tx:
+            assert runs.heartbeat(tx, [(run.id, 1)], claimed_until=tx.now + STALE_AFTER) == {}
             runs.update_progress(tx, run.id, 1, PROGRESS, [RESULT], [READ])
             assert not runs.finish(tx, run.id, 1, DONE)
             assert not runs.finish(tx, run.id, 1, FAILED)
             assert not runs.requeue(tx, run.id, 1)
-        assert now(lake, run) == again
-        with writing(lake) as tx:
-            assert runs.heartbeat(tx, [(run.id, 2)], claimed_until=tx.now + SILENT) == {(run.id, 2): False}
+        assert load_run(lake, run) == next_attempt
+        with write_transaction(lake) as tx:
+            assert runs.heartbeat(tx, [(run.id, 2)], claimed_until=tx.now + STALE_AFTER) == {(run.id, 2): False}
             assert runs.finish(tx, run.id, 2, DONE)
 
 
-@pytest.mark.parametrize("loses", LOSES)
-def test_run_fails_as_lost_after_max_attempts(lake: Lake, loses: str) -> None:
-    run = queued(lake)
+@pytest.mark.parametrize("loss", CLAIM_LOSSES)
+def test_run_fails_as_lost_after_max_attempts(lake: Lake, loss: str) -> None:
+    run = enqueue_run(lake)
     for number in range(1, MAX_ATTEMPTS + 1):
-        assert taken(lake, run).number == number
+        assert claim(lake, run).number == number
         if number < MAX_ATTEMPTS:
-            with writing(lake) as tx:
+            with write_transaction(lake) as tx:
                 assert runs.expire_stale_runs(tx, tx.now + timedelta(seconds=1)) == 1
-    with later(lake):
-        LOSES[loses](lake, run)
-        lost = now(lake, run)
-        assert lost.error is not None
-        assert (lost.state, lost.error["error"]["code"], lost.error_kind) == (
+    with advance_clock(lake):
+        CLAIM_LOSSES[loss](lake, run)
+        failed = load_run(lake, run)
+        assert failed.error is not None
+        assert (failed.state, failed.error["error"]["code"], failed.error_kind) == (
             RunState.FAILED,
             "RUN_LOST",
             "Unavailable",
         )
-        assert due(lake) == []
+        assert claimable_runs(lake) == []
 
 
-@pytest.mark.parametrize("loses", LOSES)
-def test_stale_run_with_a_cancel_request_is_cancelled(lake: Lake, loses: str) -> None:
-    run = queued(lake)
-    taken(lake, run)
-    with writing(lake) as tx:
+@pytest.mark.parametrize("loss", CLAIM_LOSSES)
+def test_stale_run_with_a_cancel_request_is_cancelled(lake: Lake, loss: str) -> None:
+    run = enqueue_run(lake)
+    claim(lake, run)
+    with write_transaction(lake) as tx:
         assert runs.request_cancel(tx, run.id).cancelling
-    with later(lake):
-        LOSES[loses](lake, run)
-        assert now(lake, run).state is RunState.CANCELLED
-        assert due(lake) == []
+    with advance_clock(lake):
+        CLAIM_LOSSES[loss](lake, run)
+        assert load_run(lake, run).state is RunState.CANCELLED
+        assert claimable_runs(lake) == []
 
 
 def test_queued_run_is_never_stale(lake: Lake) -> None:
-    run = queued(lake)
-    with later(lake, timedelta(days=30)):
-        with writing(lake) as tx:
+    run = enqueue_run(lake)
+    with advance_clock(lake, timedelta(days=30)):
+        with write_transaction(lake) as tx:
             assert not runs.has_stale_runs(tx, tx.now)
             assert runs.expire_stale_runs(tx, tx.now) == 0
-        assert taken(lake, run).number == 1
+        assert claim(lake, run).number == 1

@@ -1,4 +1,4 @@
-"""Reading the past: versions, moments, and plans that open only what matters."""
+"""Snapshots: versions, times, and pruned file listings."""
 
 import random
 from datetime import UTC, datetime, timedelta
@@ -90,23 +90,21 @@ def test_lake_snapshot_contains_a_dataset_that_was_dropped_later(lake: Lake, thr
 
 
 def test_pruned_files_contain_every_matching_row_at_any_version(lake: Lake) -> None:
-    """Against reading everything and filtering, over every kind of column, before and after files were replaced."""
-    chance = random.Random(7)
+    """Compare with a filter over all rows, for every column type, before and after files were replaced."""
+    rng = random.Random(7)
     words = ["", "a", "aa", "z" * 60, "é", "\U0010ffff" * 50, "b" * 39 + "\ud7ff" + "c" * 20]
 
     def rows(n: int, low: int) -> pa.Table:
         return pa.table(
             {
-                "i": pa.array([chance.choice([None, low + chance.randrange(50)]) for _ in range(n)], pa.int64()),
-                "f": pa.array(
-                    [chance.choice([None, float("nan"), low + 0.5, -0.0, 0.0]) for _ in range(n)], pa.float64()
-                ),
-                "s": pa.array([chance.choice([None, *words]) for _ in range(n)], pa.string()),
-                "d": pa.array([chance.choice([None, low + chance.randrange(9)]) for _ in range(n)], pa.int64()).cast(
+                "i": pa.array([rng.choice([None, low + rng.randrange(50)]) for _ in range(n)], pa.int64()),
+                "f": pa.array([rng.choice([None, float("nan"), low + 0.5, -0.0, 0.0]) for _ in range(n)], pa.float64()),
+                "s": pa.array([rng.choice([None, *words]) for _ in range(n)], pa.string()),
+                "d": pa.array([rng.choice([None, low + rng.randrange(9)]) for _ in range(n)], pa.int64()).cast(
                     pa.decimal128(25, 3)
                 ),
-                "t": pa.array([low % 1000 * 10**13 + chance.randrange(10**9) for _ in range(n)], pa.timestamp("us")),
-                "b": pa.array([chance.choice([None, True, False]) for _ in range(n)], pa.bool_()),
+                "t": pa.array([low % 1000 * 10**13 + rng.randrange(10**9) for _ in range(n)], pa.timestamp("us")),
+                "b": pa.array([rng.choice([None, True, False]) for _ in range(n)], pa.bool_()),
             }
         )
 
@@ -117,20 +115,20 @@ def test_pruned_files_contain_every_matching_row_at_any_version(lake: Lake) -> N
     ds.append(rows(4, 70))
     ds.overwrite(rows(6, 30))
     ds.append(rows(3, 90))
-    wheres = [
+    conditions = [
         "i = 120", "i > 100 AND i < 10020", "i < -50", "i IS NULL", "f > 99.5", "f = 0", "f != 5", "s = 'aa'", "s >= 'z'",
         f"s = '{words[5]}'", f"s > '{words[6]}'", "s LIKE 'zz%'", "d = 104", "d < 0", "t >= TIMESTAMP '2001-01-01 00:00:00'",
         "b", "NOT b", "i = 1 OR d = 2", "i > 9007199254740000", "i = 120 AND s = 'a'", "i BETWEEN -100 AND 0", "i IN (1, 130)",
     ]  # fmt: skip
     for version in range(1, ds.version + 1):
-        at = ds.at(version)
-        everything = at.to_arrow()
-        for where in wheres:
-            pruned = at.to_arrow(where=where)
-            expected = everything.filter(to_arrow_filter(selector.parse(where), at.schema))
-            assert pruned.to_pylist().__repr__() == expected.to_pylist().__repr__(), (version, where)
-            assert len(at.files(where)) <= len(at.files())
-    assert any(len(ds.at(8).files(where)) < len(ds.at(8).files()) for where in wheres)
+        snapshot = ds.at(version)
+        all_rows = snapshot.to_arrow()
+        for condition in conditions:
+            pruned = snapshot.to_arrow(where=condition)
+            expected = all_rows.filter(to_arrow_filter(selector.parse(condition), snapshot.schema))
+            assert pruned.to_pylist().__repr__() == expected.to_pylist().__repr__(), (version, condition)
+            assert len(snapshot.files(condition)) <= len(snapshot.files())
+    assert any(len(ds.at(8).files(condition)) < len(ds.at(8).files()) for condition in conditions)
 
 
 def test_pruned_plan_reads_few_index_entries(lake: Lake) -> None:
@@ -154,8 +152,8 @@ def test_pruned_plan_statements_use_every_condition_in_the_index(lake: Lake, sta
     engine = lake._workspace.db.engine
     values = {"tenant": lake.caller.tenant, "dataset": lake.caller.tenant, "column": 1, "first": 1, "last": 2}
     used = {name: value for name, value in values.items() if name in chosen.compile().params}
-    lists = {name: [1, 2, 3] for name in ("coordinates", "numbers") if name in chosen.compile().params}
-    compiled = chosen.params(**used, **lists).compile(
+    parameters = {name: [1, 2, 3] for name in ("coordinates", "numbers") if name in chosen.compile().params}
+    compiled = chosen.params(**used, **parameters).compile(
         engine, compile_kwargs={"literal_binds": True, "render_postcompile": True}
     )
     with engine.connect() as connection:

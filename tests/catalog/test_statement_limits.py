@@ -1,4 +1,4 @@
-"""Catalog reads are bounded in time, and end when their request is cancelled; writes are not interrupted."""
+"""Catalog reads have a time limit and end when their request is cancelled; writes are not interrupted."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +14,7 @@ from penstock.errors import Unavailable, Unsupported
 from penstock.lake import Lake
 from support.workspaces import WorkspaceFixture
 
-# It runs until it is interrupted.
+# The statement runs until it is interrupted.
 ENDLESS = text("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n")
 
 
@@ -36,13 +36,13 @@ def test_read_statement_over_its_limit_fails_and_the_connection_stays_usable(wor
 def test_read_statement_of_a_cancelled_request_is_interrupted(lake: Lake) -> None:
     token, started = CancelToken(), threading.Event()
 
-    def work() -> None:
+    def run_in_thread() -> None:
         with cancellation.active(token):
             started.set()
             run_endless(lake)
 
     with ThreadPoolExecutor(1) as pool:
-        future = pool.submit(work)
+        future = pool.submit(run_in_thread)
         assert started.wait(60)
         threading.Event().wait(0.1)  # usually within the statement; before or after it, the outcome is the same
         token.cancel()

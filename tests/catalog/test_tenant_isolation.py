@@ -1,4 +1,4 @@
-"""No tenant sees another: not by id, not by name, not past the database's own guard."""
+"""Tenant isolation of the catalog: ids, names, the statement guard and row-level security."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -29,7 +29,7 @@ from support.workspaces import WorkspaceFixture
 
 ONE_ROW = {"id": [1], "word": ["x"]}
 
-# Every use that takes a dataset's id, with a caller and an id.
+# Every function with a dataset id as its argument.
 USES: dict[str, Callable[[Lake, Any], Any]] = {
     "find": lambda lake, id: read.find(lake._workspace, lake.caller, id),
     "at a version": lambda lake, id: read.find_version(lake._workspace, lake.caller, id, version=1),
@@ -55,12 +55,12 @@ def test_dataset_of_another_tenant_is_not_found(
     if existing:
         other_tenant.create("demo.own", {"id": [1]})
     unknown = uuid4()
-    answers = []
+    errors = []
     for id in (three_rows.id, unknown):
         with pytest.raises(NotFound) as raised:
             USES[use](other_tenant, id)
-        answers.append({key: str(value).replace(str(id), "ID") for key, value in raised.value.as_dict().items()})
-    assert answers[0] == answers[1]
+        errors.append({key: str(value).replace(str(id), "ID") for key, value in raised.value.as_dict().items()})
+    assert errors[0] == errors[1]
     assert three_rows.version == 1
 
 
@@ -71,10 +71,10 @@ def test_names_lists_and_snapshots_are_separate_for_each_tenant(
     assert other_tenant.snapshot().commit_no == 0
     with pytest.raises(NotFound):
         other_tenant.dataset("demo.numbers")
-    theirs = other_tenant.create("demo.numbers", {"id": [9]})
-    assert theirs.id != three_rows.id
-    assert [at.name for at in other_tenant.datasets()] == ["demo.numbers"]
-    assert (theirs.to_arrow().to_pydict(), three_rows.num_rows) == ({"id": [9]}, 3)
+    foreign = other_tenant.create("demo.numbers", {"id": [9]})
+    assert foreign.id != three_rows.id
+    assert [dataset.name for dataset in other_tenant.datasets()] == ["demo.numbers"]
+    assert (foreign.to_arrow().to_pydict(), three_rows.num_rows) == ({"id": [9]}, 3)
     assert other_tenant.snapshot().commit_no == 1
 
 
@@ -87,10 +87,10 @@ def test_sweep_of_another_tenant_finds_nothing(lake: Lake, other_tenant: Lake, t
     assert three_rows.at(1).to_arrow().num_rows == 3
 
 
-_paths: list[str] = []  # of the dataset in question
-_leases: list[UUID] = []  # of its writer
+_paths: list[str] = []  # the dataset
+_leases: list[UUID] = []  # its writer
 
-# What the catalog offers inside a transaction: with a foreign id, nothing of it finds or changes anything.
+# Functions of the catalog inside a transaction: with the id of another tenant, they find and change nothing.
 INSIDE: dict[str, Callable[[CatalogTransaction, Any], Any]] = {
     "datasets_now": lambda tx, _: snapshots.list_newest(tx),
     "versions": lambda tx, at: snapshots.versions(tx, at.dataset, limit=10),
@@ -118,11 +118,11 @@ def _or_nothing(use: Callable[[], Any]) -> Any:
 def test_catalog_functions_find_and_change_nothing_of_another_tenant(
     lake: Lake, other_tenant: Lake, three_rows: Dataset, function: str
 ) -> None:
-    at = three_rows.current().snapshot
+    snapshot = three_rows.current().snapshot
     _paths[:] = [file.path for file in three_rows.current().files()]
     _leases[:] = [lake._workspace.writers.lease(lake.caller)]
     with other_tenant._workspace.db.write(other_tenant.caller) as tx:
-        assert not INSIDE[function](tx, at)
+        assert not INSIDE[function](tx, snapshot)
     assert three_rows.to_arrow().num_rows == 3
     assert three_rows.append(ONE_ROW).version == 2, "its owner's lease is as it was"
 
@@ -146,7 +146,7 @@ def test_statement_without_the_tenant_condition_is_not_sent(lake: Lake, statemen
         tx.all(statement)
 
 
-# -- PostgreSQL's own guard ------------------------------------------------------------------------------------------
+# -- row-level security ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def owner(postgres_url: str) -> Any:
 
 
 def test_row_level_security_is_enabled_and_forced_on_every_table(postgres_url: str, owner: Any) -> None:
-    """Walk PostgreSQL's own catalog: whatever has a tenant_id is guarded, and views run as who asks."""
+    """Read the system catalog: every table with a tenant_id has row-level security, and views run as the caller."""
     with owner.connect() as connection:
         guarded = connection.execute(
             text(
@@ -182,18 +182,18 @@ def test_row_level_security_is_enabled_and_forced_on_every_table(postgres_url: s
 
 
 def test_only_the_run_queue_can_be_read_over_all_tenants(owner: Any) -> None:
-    """And only looked at: what there is besides the rule of the tenant is one policy, for reading ids."""
+    """Besides the policies of the tenant there is one policy, for reading ids."""
     with owner.connect() as connection:
-        beside = connection.execute(
+        other_policies = connection.execute(
             text("SELECT tablename, cmd FROM pg_policies WHERE schemaname = 'public' AND policyname <> 'own_tenant'")
         ).all()
         rules = connection.execute(
             text("SELECT DISTINCT qual, with_check, cmd FROM pg_policies WHERE policyname = 'own_tenant'")
         ).all()
-    assert [tuple(row) for row in beside] == [("run_queue", "SELECT")]
+    assert [tuple(row) for row in other_policies] == [("run_queue", "SELECT")]
     assert len(rules) == 1
-    kinds = {column.name: type(column.type).__name__ for column in tables.run_queue.columns}
-    assert kinds == {
+    column_types = {column.name: type(column.type).__name__ for column in tables.run_queue.columns}
+    assert column_types == {
         "tenant_id": "Uuid",
         "run_id": "Uuid",
         "round_no": "BigInteger",
@@ -222,8 +222,8 @@ def test_read_run_queue_rejects_other_tables_and_changes(lake: Lake, statement: 
 def test_unique_keys_start_with_the_tenant_or_are_generated_ids() -> None:
     for table in tables.metadata.sorted_tables:
         keys = [list(table.primary_key.columns), *(list(i.columns) for i in table.indexes if i.unique)]
-        named = [[column.name for column in columns] for columns in keys]
-        assert all(names == ["id"] or names[0] == "tenant_id" for names in named), table.name
+        column_names = [[column.name for column in columns] for columns in keys]
+        assert all(names == ["id"] or names[0] == "tenant_id" for names in column_names), table.name
 
 
 @pytest.mark.parametrize("table", [table.name for table in tables.metadata.sorted_tables])
@@ -245,7 +245,7 @@ def test_session_without_a_tenant_sees_no_rows(postgres_url: str, tmp_path: Path
 
 
 def _register(lake: Lake) -> None:
-    """A schema and a query that refers to it; a pipeline and a run of it."""
+    """Insert a schema, a query that refers to it, a pipeline and a run of it."""
     payload = {"name": "numbers", "type_id": gts.QUERY_RETURNS, "fields": [{"name": "id", "type": "number"}]}
     schema = schemas.create(lake._workspace, lake.caller, payload)
     requested = {"name": "all", "sql": "SELECT id FROM demo.numbers", "returns_schema_id": str(schema.id)}
@@ -305,7 +305,7 @@ def test_login_without_the_app_role_raises_unsupported(owner: Any, postgres_url:
     assert raised.value.reason == "missing_app_role"
 
 
-def test_stuck_writer_blocks_others_until_a_timeout_only(postgres_url: str) -> None:
+def test_stalled_writer_blocks_others_until_a_timeout_only(postgres_url: str) -> None:
     db = Database(postgres_url)
     with db.write(Caller(uuid4(), uuid4(), "ada", Role.ADMIN)) as tx:
         limits = [
@@ -318,7 +318,7 @@ def test_stuck_writer_blocks_others_until_a_timeout_only(postgres_url: str) -> N
 def test_pooled_connection_keeps_no_tenant(postgres_url: str) -> None:
     db = Database(postgres_url)
     caller = Caller(uuid4(), uuid4(), "ada", Role.ADMIN)
-    seen = set()
+    states = set()
     for ending in ("commit", "error", "read"):
         try:
             with db.read(caller) if ending == "read" else db.write(caller) as tx:
@@ -327,11 +327,11 @@ def test_pooled_connection_keeps_no_tenant(postgres_url: str) -> None:
                 snapshots.commit_no(tx)
         except ZeroDivisionError:
             pass
-        with db.connect_without_tenant() as connection:  # the same connection, fresh from the pool
-            seen.add(connection.execute(text("SELECT pg_backend_pid(), current_user")).one())
+        with db.connect_without_tenant() as connection:  # the same connection, taken from the pool again
+            states.add(connection.execute(text("SELECT pg_backend_pid(), current_user")).one())
             assert connection.scalar(text("SELECT current_setting('penstock.tenant', true)")) in (None, "")
-    assert len(seen) == 1, "one pooled connection served every call"
-    assert seen.pop()[1] == "owner"
+    assert len(states) == 1, "one pooled connection served every call"
+    assert states.pop()[1] == "owner"
     db.close()
 
 

@@ -1,4 +1,4 @@
-"""One suite for the stores of result schemas, queries and pipelines."""
+"""The stores of result schemas, queries and pipelines pass the same tests."""
 
 import json
 from collections.abc import Callable
@@ -64,31 +64,31 @@ NEW: dict[str, Callable[[CatalogTransaction, str], Any]] = {
 }
 
 
-def inserted(lake: Lake, store: VersionedStore[Any], name: str = "monthly") -> Any:
+def insert_entry(lake: Lake, store: VersionedStore[Any], name: str = "monthly") -> Any:
     with lake._workspace.db.write(lake.caller) as tx:
         entry = NEW[store.entry_type](tx, name)
         store.insert(tx, entry)
     return entry
 
 
-def renamed(entry: Any, name: str) -> Any:
+def with_name(entry: Any, name: str) -> Any:
     member = "pipeline" if isinstance(entry, StoredPipeline) else "draft"
     content = replace(getattr(entry, member), name=name)
     return next_revision(entry, entry.updated_at, uuid4(), **{member: content})
 
 
-def replaced(lake: Lake, store: VersionedStore[Any], before: Any, after: Any) -> Any:
+def replace_entry(lake: Lake, store: VersionedStore[Any], before: Any, after: Any) -> Any:
     with lake._workspace.db.write(lake.caller) as tx:
         store.replace(tx, before, after)
     return after
 
 
-def removed(lake: Lake, store: VersionedStore[Any], entry: Any) -> None:
+def remove_entry(lake: Lake, store: VersionedStore[Any], entry: Any) -> None:
     with lake._workspace.db.write(lake.caller) as tx:
         store.remove(tx, store.find_for_update(tx, entry.id))
 
 
-def undeleted(lake: Lake, store: VersionedStore[Any], entry: Any) -> Any:
+def undelete_entry(lake: Lake, store: VersionedStore[Any], entry: Any) -> Any:
     with lake._workspace.db.write(lake.caller) as tx:
         return _undelete(tx, store, entry)
 
@@ -103,15 +103,15 @@ def _undelete(tx: CatalogTransaction, store: VersionedStore[Any], entry: Any) ->
 def test_versioned_store_error_reasons_are_in_the_table(store: VersionedStore[Any]) -> None:
     expected = {"_changed": "Conflict", "_not_found": "NotFound", "_name_taken": "AlreadyExists"}
     expected |= {"_name_taken.undelete": "AlreadyExists", "_not_deleted": "Unsupported"}
-    kinds = {suffix: REASONS[f"{store.entry_type}{suffix}"][0] for suffix in expected}
-    assert kinds == expected
+    error_classes = {suffix: REASONS[f"{store.entry_type}{suffix}"][0] for suffix in expected}
+    assert error_classes == expected
     if isinstance(store, RevisionStore):
         assert REASONS[f"version_not_found.{store.entry_type}"][0] == "NotFound"
 
 
 def test_versioned_store_find_returns_the_replaced_entry(lake: Lake, store: VersionedStore[Any]) -> None:
-    before = inserted(lake, store)
-    after = replaced(lake, store, before, renamed(before, "Wöchentlich"))
+    before = insert_entry(lake, store)
+    after = replace_entry(lake, store, before, with_name(before, "Wöchentlich"))
     with lake._workspace.db.read(lake.caller) as tx:
         assert store.find(tx, before.id) == after
         pairs = [("$filter", "tolower(name) eq 'wöchentlich'"), ("$search", "WÖCH")]
@@ -119,10 +119,10 @@ def test_versioned_store_find_returns_the_replaced_entry(lake: Lake, store: Vers
 
 
 def test_versioned_store_replace_of_old_revision_conflicts(lake: Lake, store: VersionedStore[Any]) -> None:
-    before = inserted(lake, store)
-    after = replaced(lake, store, before, renamed(before, "first"))
+    before = insert_entry(lake, store)
+    after = replace_entry(lake, store, before, with_name(before, "first"))
     with pytest.raises(Conflict) as raised:
-        replaced(lake, store, before, renamed(before, "second"))
+        replace_entry(lake, store, before, with_name(before, "second"))
     assert raised.value.reason == f"{store.entry_type}_changed"
     assert raised.value.context == {f"{store.entry_type}_id": str(before.id), "current_version": 2}
     with lake._workspace.db.read(lake.caller) as tx:
@@ -132,11 +132,11 @@ def test_versioned_store_replace_of_old_revision_conflicts(lake: Lake, store: Ve
 def test_versioned_store_insert_and_replace_with_taken_name_are_rejected(
     lake: Lake, store: VersionedStore[Any]
 ) -> None:
-    inserted(lake, store, "monthly")
-    other = inserted(lake, store, "weekly")
+    insert_entry(lake, store, "monthly")
+    other = insert_entry(lake, store, "weekly")
     attempts = [
-        lambda: inserted(lake, store, " MONTHLY "),
-        lambda: replaced(lake, store, other, renamed(other, " MONTHLY ")),
+        lambda: insert_entry(lake, store, " MONTHLY "),
+        lambda: replace_entry(lake, store, other, with_name(other, " MONTHLY ")),
     ]
     for attempt in attempts:
         with pytest.raises(AlreadyExists) as raised:
@@ -148,19 +148,19 @@ def test_versioned_store_insert_and_replace_with_taken_name_are_rejected(
 def test_versioned_store_removed_entry_is_not_found_and_releases_its_name(
     lake: Lake, store: VersionedStore[Any]
 ) -> None:
-    entry = inserted(lake, store)
-    removed(lake, store, entry)
+    entry = insert_entry(lake, store)
+    remove_entry(lake, store, entry)
     with pytest.raises(NotFound) as raised, lake._workspace.db.read(lake.caller) as tx:
         store.find(tx, entry.id)
     assert raised.value.reason == f"{store.entry_type}_not_found"
     assert raised.value.context == {f"{store.entry_type}_id": str(entry.id)}
-    inserted(lake, store)
+    insert_entry(lake, store)
 
 
 def test_versioned_store_undeleted_entry_is_the_next_revision(lake: Lake, store: VersionedStore[Any]) -> None:
-    entry = inserted(lake, store)
-    removed(lake, store, entry)
-    after = undeleted(lake, store, entry)
+    entry = insert_entry(lake, store)
+    remove_entry(lake, store, entry)
+    after = undelete_entry(lake, store, entry)
     assert after == replace(entry, version=2, updated_at=after.updated_at, updated_by=lake.caller.user)
     with lake._workspace.db.read(lake.caller) as tx:
         assert store.find(tx, entry.id) == after
@@ -170,31 +170,31 @@ def test_versioned_store_undeleted_entry_is_the_next_revision(lake: Lake, store:
             changes = [revision.change for revision in store.versions(tx, entry.id, before=9, limit=9)]
             assert changes == ["undelete", "create"]
     with pytest.raises(AlreadyExists):
-        inserted(lake, store)
+        insert_entry(lake, store)
 
 
 def test_versioned_store_undelete_of_schema_makes_its_fields_searchable(lake: Lake) -> None:
-    entry = inserted(lake, schema_store)
+    entry = insert_entry(lake, schema_store)
     query = options([("$filter", "fields/any(f: f/name eq 'id')")], schema_store.fields, default_top=9, max_top=9)
 
     def search() -> list[SchemaEntry]:
         with lake._workspace.db.read(lake.caller) as tx:
             return schema_store.search(tx, query).items
 
-    removed(lake, schema_store, entry)
+    remove_entry(lake, schema_store, entry)
     assert search() == []
-    assert [undeleted(lake, schema_store, entry)] == search()
+    assert [undelete_entry(lake, schema_store, entry)] == search()
 
 
 def test_versioned_store_undelete_without_deletion_is_rejected(
     lake: Lake, other_tenant: Lake, store: VersionedStore[Any]
 ) -> None:
-    entry, id_name = inserted(lake, store), f"{store.entry_type}_id"
+    entry, id_name = insert_entry(lake, store), f"{store.entry_type}_id"
     with pytest.raises(Unsupported) as raised:
-        undeleted(lake, store, entry)
+        undelete_entry(lake, store, entry)
     assert raised.value.reason == f"{store.entry_type}_not_deleted"
     assert raised.value.context == {id_name: str(entry.id), "current_version": 1}
-    removed(lake, store, entry)
+    remove_entry(lake, store, entry)
     for lake_without_entry, id in ((other_tenant, entry.id), (lake, uuid4())):
         with (
             pytest.raises(NotFound) as missing,
@@ -205,11 +205,11 @@ def test_versioned_store_undelete_without_deletion_is_rejected(
 
 
 def test_versioned_store_undelete_with_taken_name_is_rejected(lake: Lake, store: VersionedStore[Any]) -> None:
-    entry = inserted(lake, store, "monthly")
-    removed(lake, store, entry)
-    inserted(lake, store, " MONTHLY ")
+    entry = insert_entry(lake, store, "monthly")
+    remove_entry(lake, store, entry)
+    insert_entry(lake, store, " MONTHLY ")
     with pytest.raises(AlreadyExists) as raised:
-        undeleted(lake, store, entry)
+        undelete_entry(lake, store, entry)
     assert (raised.value.reason, raised.value.context) == (f"{store.entry_type}_name_taken", {"name": "monthly"})
     assert "cannot be undone" in raised.value.message
     with lake._workspace.db.write(lake.caller) as tx:
@@ -229,8 +229,8 @@ def test_versioned_store_undelete_during_another_change_waits_and_is_rejected(
 ) -> None:
     """The second transaction begins while the first one has written and is not committed."""
     first, second, suffix = INTERLEAVED[case]
-    entry = inserted(lake, store)
-    removed(lake, store, entry)
+    entry = insert_entry(lake, store)
+    remove_entry(lake, store, entry)
 
     def change(tx: CatalogTransaction, action: str) -> None:
         if action == "create":
@@ -256,9 +256,9 @@ def test_versioned_store_undelete_during_another_change_waits_and_is_rejected(
 
 
 def test_versioned_store_audits_every_change(lake: Lake, store: VersionedStore[Any]) -> None:
-    entry = inserted(lake, store)
-    removed(lake, store, replaced(lake, store, entry, renamed(entry, "weekly")))
-    undeleted(lake, store, entry)
+    entry = insert_entry(lake, store)
+    remove_entry(lake, store, replace_entry(lake, store, entry, with_name(entry, "weekly")))
+    undelete_entry(lake, store, entry)
     audit = tables.audit.c
     with lake._workspace.db.read(lake.caller) as tx:
         rows = tx.all(select(audit.action, audit.detail).where(tenant_filter(tables.audit)).order_by(audit.at))
@@ -274,18 +274,18 @@ def test_versioned_store_audits_every_change(lake: Lake, store: VersionedStore[A
 
 @pytest.mark.parametrize("order", ["", "name", "updated_at desc"])
 def test_search_with_select_reads_fields_only_if_they_are_selected(lake: Lake, order: str) -> None:
-    entry = inserted(lake, schema_store)
+    entry = insert_entry(lake, schema_store)
     ordered = [("$orderby", order)] if order else []
 
-    def found(select: str) -> SchemaEntry:
+    def names_of(select: str) -> SchemaEntry:
         pairs = [*ordered, ("$select", select), ("$filter", "fields/any(f: f/name eq 'id')")]
         query = options(pairs, schema_store.fields, default_top=5, max_top=5)
         with lake._workspace.db.read(lake.caller) as tx:
             (item,) = schema_store.search(tx, query).items
         return item
 
-    assert found("id,fields") == entry
-    assert found("id,name") == replace(entry, draft=replace(entry.draft, fields=()))
+    assert names_of("id,fields") == entry
+    assert names_of("id,name") == replace(entry, draft=replace(entry.draft, fields=()))
 
 
 CONTRACT_INSERT = """
@@ -306,9 +306,9 @@ def test_insert_of_the_contract_alone_stores_no_incomplete_schema(lake: Lake) ->
         if engine.dialect.name == "postgresql":
             tenant = {"t": str(lake.caller.tenant)}
             connection.execute(text("SELECT set_config('penstock.tenant', :t, true)"), tenant)
-        with pytest.raises(IntegrityError) as caught:
+        with pytest.raises(IntegrityError) as raised:
             connection.execute(text(CONTRACT_INSERT), values)
     engine.dispose()
-    assert "NOT NULL" in str(caught.value).upper().replace("NOT-NULL", "NOT NULL")
+    assert "NOT NULL" in str(raised.value).upper().replace("NOT-NULL", "NOT NULL")
     with lake._workspace.db.read(lake.caller) as tx:
         assert tx.all(select(columns.id).where(tenant_filter(tables.gts_schemas))) == []

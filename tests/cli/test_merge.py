@@ -1,4 +1,4 @@
-"""`penstock merge` as people use it: datasets, directories, dry runs, and what goes wrong."""
+"""`penstock merge`: datasets, directories, dry runs and errors."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from support.cli_runner import CliRunner
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A directory of two files, and changes to it."""
+    """Write a directory of two files, and a file of changes."""
     (tmp_path / "data").mkdir()
     pq.write_table(pa.table({"id": [1, 2], "word": ["one", "two"]}), tmp_path / "data" / "a.parquet")
     pq.write_table(pa.table({"id": [10], "word": ["ten"]}), tmp_path / "data" / "b.parquet")
@@ -27,60 +27,62 @@ def rows(folder: Path) -> dict[int, str]:
     return {row["id"]: row["word"] for row in pq.read_table(folder).to_pylist()}
 
 
-def test_merge_dry_run_prints_counts_and_files(shell: CliRunner, data: Path) -> None:
-    with shell.untouched():
-        message = shell("merge", "changes.csv", "data", "--key", "id", "--dry-run")
+def test_merge_dry_run_prints_counts_and_files(cli: CliRunner, data: Path) -> None:
+    with cli.assert_unchanged():
+        message = cli("merge", "changes.csv", "data", "--key", "id", "--dry-run")
     assert "1 row would be inserted, 1 updated, 0 deleted; 4 in total" in message.err
     assert "a.parquet (rewritten)" in message.err
     assert "1 unchanged" in message.err
     assert "Nothing was written" in message.err
-    response = shell("merge", "changes.csv", "./data", "-k", "id", "--dry-run", "--json").json
+    response = cli("merge", "changes.csv", "./data", "-k", "id", "--dry-run", "--json").json
     assert response["files_rewritten"] == ["a.parquet"]
     assert (response["files_removed"], response["files_kept"], response["dry_run"]) == ([], 1, True)
 
 
-def test_merge_into_a_directory(shell: CliRunner, data: Path) -> None:
-    message = shell("merge", "changes.csv", "data", "--key", "id", "--json").json
+def test_merge_into_a_directory(cli: CliRunner, data: Path) -> None:
+    message = cli("merge", "changes.csv", "data", "--key", "id", "--json").json
     assert {name: message[name] for name in ("inserted", "updated", "deleted", "total")} == {
         "inserted": 1, "updated": 1, "deleted": 0, "total": 4,
     }  # fmt: skip
     assert rows(data) == {1: "one", 2: "zwei", 3: "drei", 10: "ten"}
-    shell("merge", "changes.csv", data, "-k", "id", "-s", "full_merge", "--engine", "duckdb", "--yes")
+    cli("merge", "changes.csv", data, "-k", "id", "-s", "full_merge", "--engine", "duckdb", "--yes")
     assert rows(data) == {2: "zwei", 3: "drei"}
     assert sorted(p.name for p in data.parent.iterdir()) == ["changes.csv", "data", "lake"]
 
 
 @pytest.mark.parametrize("target", ["", " ", "/", "file://"])
 def test_merge_blank_or_root_target_is_rejected(
-    shell: CliRunner, data: Path, target: str, monkeypatch: pytest.MonkeyPatch
+    cli: CliRunner, data: Path, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(data.parent)
-    with shell.untouched():
+    with cli.assert_unchanged():
         for flags in ([], ["--yes"], ["--dry-run"]):
-            refused = shell("merge", "changes.csv", target, "-k", "id", "-s", "full_merge", *flags, code=1)
-            assert "The target path is empty" in refused.err or "root directory" in refused.err
-        shell("merge", "--recover", target, code=1)
+            rejected = cli("merge", "changes.csv", target, "-k", "id", "-s", "full_merge", *flags, code=1)
+            assert "The target path is empty" in rejected.err or "root directory" in rejected.err
+        cli("merge", "--recover", target, code=1)
     assert rows(data) == {1: "one", 2: "two", 10: "ten"}
 
 
-def test_full_merge_into_foreign_files_requires_yes(shell: CliRunner, data: Path) -> None:
-    with shell.untouched():
-        refused = shell.apart("merge", "changes.csv", "data", "-k", "id", "-s", "full_merge", stdin=subprocess.DEVNULL)
-        assert (refused.code, refused.out) == (2, b"")
-        assert "2 files in it, such as a.parquet, were not created by Penstock" in refused.err
-        assert "--yes" in refused.err
-    shell("merge", "changes.csv", "new", "-k", "id")
-    shell("merge", "changes.csv", "new", "-k", "id", "-s", "full_merge")  # its own files: no question
+def test_full_merge_into_foreign_files_requires_yes(cli: CliRunner, data: Path) -> None:
+    with cli.assert_unchanged():
+        rejected = cli.run_subprocess(
+            "merge", "changes.csv", "data", "-k", "id", "-s", "full_merge", stdin=subprocess.DEVNULL
+        )
+        assert (rejected.code, rejected.out) == (2, b"")
+        assert "2 files in it, such as a.parquet, were not created by Penstock" in rejected.err
+        assert "--yes" in rejected.err
+    cli("merge", "changes.csv", "new", "-k", "id")
+    cli("merge", "changes.csv", "new", "-k", "id", "-s", "full_merge")  # files of Penstock need no confirmation
     assert rows(data.parent / "new") == {2: "zwei", 3: "drei"}
 
 
-@pytest.mark.parametrize(("answer", "after"), [("n", {1: "one", 2: "two", 10: "ten"}), ("y", {2: "zwei", 3: "drei"})])
+@pytest.mark.parametrize(("reply", "after"), [("n", {1: "one", 2: "two", 10: "ten"}), ("y", {2: "zwei", 3: "drei"})])
 def test_full_merge_on_a_terminal_asks_for_confirmation(
-    shell: CliRunner, data: Path, answer: str, after: dict[int, str]
+    cli: CliRunner, data: Path, reply: str, after: dict[int, str]
 ) -> None:
     terminal, stdin = pty.openpty()
-    process = shell.process("merge", "changes.csv", "data", "-k", "id", "-s", "full_merge", stdin=stdin)
-    os.write(terminal, f"{answer}\n".encode())
+    process = cli.process("merge", "changes.csv", "data", "-k", "id", "-s", "full_merge", stdin=stdin)
+    os.write(terminal, f"{reply}\n".encode())
     _, err = process.communicate(timeout=60)
     os.close(stdin)
     os.close(terminal)
@@ -88,28 +90,28 @@ def test_full_merge_on_a_terminal_asks_for_confirmation(
     assert rows(data) == after
 
 
-def test_merge_into_a_dataset(shell: CliRunner, orders: str) -> None:
+def test_merge_into_a_dataset(cli: CliRunner, orders_dataset: str) -> None:
     Path("changes.csv").write_text("id,word\n4,vier\n6,sechs\n")
-    with shell.untouched():
-        response = shell("merge", "changes.csv", orders, "-k", "id", "--dry-run", "--json").json
+    with cli.assert_unchanged():
+        response = cli("merge", "changes.csv", orders_dataset, "-k", "id", "--dry-run", "--json").json
     assert (response["inserted"], response["updated"], len(response["files_rewritten"]), response["files_kept"]) == (
         1,
         1,
         1,
         1,
     )
-    message = shell("merge", "changes.csv", orders, "-k", "id", "--idempotency-key", "today")
+    message = cli("merge", "changes.csv", orders_dataset, "-k", "id", "--idempotency-key", "today")
     assert "1 row inserted, 1 updated, 0 deleted; 6 in total (version 3)" in message.err
-    again = shell("merge", "changes.csv", orders, "-k", "id", "--idempotency-key", "today", "--json").json
-    assert (again["version"], again["replayed"]) == (3, True)
-    assert shell("dataset", "read", orders, "--where", "id = 4", "--format", "jsonl").rows == [
+    repeated = cli("merge", "changes.csv", orders_dataset, "-k", "id", "--idempotency-key", "today", "--json").json
+    assert (repeated["version"], repeated["replayed"]) == (3, True)
+    assert cli("dataset", "read", orders_dataset, "--where", "id = 4", "--format", "jsonl").rows == [
         {"id": 4, "word": "vier"}
     ]
-    assert shell("dataset", "history", orders, "--json").json[0]["operation"] == "merge"
+    assert cli("dataset", "history", orders_dataset, "--json").json[0]["operation"] == "merge"
 
 
 @pytest.mark.parametrize(
-    ("args", "code", "words"),
+    ("args", "code", "arguments"),
     [
         (["changes.csv", "data"], 2, "--key"),
         (["changes.csv"], 2, "SOURCE and a TARGET"),
@@ -129,20 +131,20 @@ def test_merge_into_a_dataset(shell: CliRunner, orders: str) -> None:
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
 def test_merge_with_invalid_arguments_changes_nothing(
-    shell: CliRunner, data: Path, args: list[str], code: int, words: str
+    cli: CliRunner, data: Path, args: list[str], code: int, arguments: str
 ) -> None:
-    with shell.untouched():
-        assert words in shell("merge", *args, code=code).err
+    with cli.assert_unchanged():
+        assert arguments in cli("merge", *args, code=code).err
         if code == 1:
-            error = json.loads(shell("merge", *args, "--json", code=1).err)["error"]
-            assert words in error["message"]
+            error = json.loads(cli("merge", *args, "--json", code=1).err)["error"]
+            assert arguments in error["message"]
 
 
-def test_merge_recover_reports_the_outcome(shell: CliRunner, data: Path) -> None:
-    assert "no interrupted merge" in shell("merge", "--recover", "data").err
+def test_merge_recover_reports_the_outcome(cli: CliRunner, data: Path) -> None:
+    assert "no interrupted merge" in cli("merge", "--recover", "data").err
     before = "from penstock import failpoints as faults; import os; armed = faults.armed('{step}', lambda: os.kill(os.getpid(), 9)); armed.__enter__()"
-    for step, what in (("swap.staged", "undone"), ("swap.journaled", "finished")):
-        killed = shell.apart("merge", "changes.csv", "data", "-k", "id", before=before.format(step=step))
+    for step, outcome in (("swap.staged", "undone"), ("swap.journaled", "finished")):
+        killed = cli.run_subprocess("merge", "changes.csv", "data", "-k", "id", before=before.format(step=step))
         assert killed.code == -9, killed
-        assert shell("merge", "--recover", "data", "--json").json["recovered"] == what
+        assert cli("merge", "--recover", "data", "--json").json["recovered"] == outcome
     assert rows(data) == {1: "one", 2: "zwei", 3: "drei", 10: "ten"}

@@ -1,4 +1,4 @@
-"""`penstock validate`, `run` and `runs` as people use them: the contract's answers, what is seen meanwhile, and what goes wrong."""
+"""`penstock validate`, `run` and `runs`: responses, progress and errors."""
 
 import io
 import json
@@ -22,82 +22,82 @@ from penstock.core.pipeline import definition as pipeline_definition
 from penstock.core.progress import Progress
 from support import operation_cases
 from support.cli_runner import CliResult, CliRunner
-from support.operation_cases import UNKNOWN, Case
+from support.operation_cases import UNKNOWN, OperationCase
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-FOUND_IN_ROWS = ("MERGE_005", "MERGE_006")
+ROW_ERRORS = ("MERGE_005", "MERGE_006")
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
-    """A workspace with the datasets of the cases, and their ids."""
-    folder = tmp_path_factory.mktemp("made") / "lake"
+def pipeline_workspace(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """Return a workspace with the datasets of the cases, and their ids."""
+    folder = tmp_path_factory.mktemp("pipelines") / "lake"
     with penstock.open(folder, create=True) as lake:
-        return folder, {name: str(dataset.id) for name, dataset in operation_cases.made(lake).items()}
+        return folder, {name: str(dataset.id) for name, dataset in operation_cases.create_datasets(lake).items()}
 
 
 @pytest.fixture
-def ids(shell: CliRunner, made: tuple[Path, dict[str, str]]) -> dict[str, str]:
-    """The ids, in a workspace of the test's own."""
+def ids(cli: CliRunner, pipeline_workspace: tuple[Path, dict[str, str]]) -> dict[str, str]:
+    """Copy the workspace for the test, and return the ids of its datasets."""
     shutil.rmtree("lake")
-    shutil.copytree(made[0], "lake")
-    return made[1]
+    shutil.copytree(pipeline_workspace[0], "lake")
+    return pipeline_workspace[1]
 
 
-def written(name: str, working: str, *operations: dict[str, Any], **more: Any) -> Path:
+def write_pipeline(name: str, working: str, *operations: dict[str, Any], **members: Any) -> Path:
     path = Path(name)
-    value = {"name": "monthly", "working": {"dataset_id": working}, "operations": operations, **more}
-    path.write_text(json.dumps(value, indent=1))  # which is YAML as well
+    value = {"name": "monthly", "working": {"dataset_id": working}, "operations": operations, **members}
+    path.write_text(json.dumps(value, indent=1))  # JSON is YAML, too
     return path
 
 
-def append(source: str, **parameters: Any) -> dict[str, Any]:
+def append_operation(source: str, **parameters: Any) -> dict[str, Any]:
     return {"type": "append", "parameters": {"source": {"dataset_id": source}, **parameters}}
 
 
-def documents(out: bytes) -> list[Any]:
-    """Several JSON documents, one after the other."""
-    found, rest = [], out.decode()
-    while rest.strip():
-        value, end = json.JSONDecoder().raw_decode(rest)
-        assert rest[:end] == json.dumps(value, indent=2, ensure_ascii=False)
-        found.append(value)
-        rest = rest[end:].lstrip()
-    return found
+def parse_documents(out: bytes) -> list[Any]:
+    """Parse several JSON documents, one after the other."""
+    documents, text = [], out.decode()
+    while text.strip():
+        value, end = json.JSONDecoder().raw_decode(text)
+        assert text[:end] == json.dumps(value, indent=2, ensure_ascii=False)
+        documents.append(value)
+        text = text[end:].lstrip()
+    return documents
 
 
-def rows(shell: CliRunner, name: str) -> list[dict[str, Any]]:
-    return shell("dataset", "read", f"demo.{name}", "--json", "--limit", 100).rows
+def read_rows(cli: CliRunner, name: str) -> list[dict[str, Any]]:
+    return cli("dataset", "read", f"demo.{name}", "--json", "--limit", 100).rows
 
 
-def one_error(output_facts: dict[str, Any]) -> dict[str, Any]:
-    """Return an error in the form in which the operation alone reports it."""
-    if output_facts.get("error", {}).get("code") != "BAD_PIPELINE":
-        return output_facts
-    (error,) = output_facts["error"]["details"]["errors"]
+def single_error(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the error in the form of a single operation."""
+    if document.get("error", {}).get("code") != "BAD_PIPELINE":
+        return document
+    (error,) = document["error"]["details"]["errors"]
     pointer = error.pop("pointer").removeprefix("/operations/0")
     return {"error": {**error, "details": {"pointer": pointer, **error["details"]}}}
 
 
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("case", operation_cases.CASES, ids=lambda case: case.name)
-def test_run_prints_the_contract_response(shell: CliRunner, ids: dict[str, str], case: Case) -> None:
-    file = written("p.yaml", ids[case.working], operation_cases.build_operation(case, ids))
-    before, failed = rows(shell, case.working), "error" in case.answer
-    valid = not failed or case.answer["error"]["code"] in FOUND_IN_ROWS
-    checked = shell("validate", file, "--json", code=0 if valid else 1).json
+def test_run_prints_the_contract_response(cli: CliRunner, ids: dict[str, str], case: OperationCase) -> None:
+    file = write_pipeline("p.yaml", ids[case.working], operation_cases.build_operation(case, ids))
+    before, failed = read_rows(cli, case.working), "error" in case.response
+    valid = not failed or case.response["error"]["code"] in ROW_ERRORS
+    checked = cli("validate", file, "--json", code=0 if valid else 1).json
     assert checked["valid"] == valid
-    assert [error["code"] for error in checked["errors"]] == ([] if valid else [case.answer["error"]["code"]])
-    answer = shell("run", file, code=1 if failed else 0)
-    (output_facts,) = documents(answer.out)
-    assert operation_cases.normalize_response(one_error(output_facts), ids) == case.answer
-    assert operation_cases.came(before, rows(shell, case.working)) == sorted(case.rows or [], key=str)
+    assert [error["code"] for error in checked["errors"]] == ([] if valid else [case.response["error"]["code"]])
+    result = cli("run", file, code=1 if failed else 0)
+    (document,) = parse_documents(result.out)
+    assert operation_cases.normalize_response(single_error(document), ids) == case.response
+    assert operation_cases.added_rows(before, read_rows(cli, case.working)) == sorted(case.rows or [], key=str)
     if failed:
-        assert case.answer["error"]["message"] in answer.err
+        assert case.response["error"]["message"] in result.err
     else:
-        version, total = (2 if case.rows else 1), output_facts["result"]["working_dataset_rows_after"]
+        version, total = (2 if case.rows else 1), document["result"]["working_dataset_rows_after"]
         assert re.search(
-            rf"^demo.{case.working} is at version {version}, with {total} rows?$", answer.err, re.MULTILINE
+            rf"^demo.{case.working} is at version {version}, with {total} rows?$", result.err, re.MULTILINE
         )
 
 
@@ -116,7 +116,7 @@ operations:
   - type: merge
     parameters: {source: {dataset_id: NOTES}, key_columns: nr, strategy: upsert}
 """
-MISSHAPEN = """\
+INVALID_SHAPE = """\
 name: ''
 operations:
   - type: append
@@ -126,15 +126,15 @@ operations:
 """
 
 
-def test_validate_reports_every_error_with_its_line(shell: CliRunner, ids: dict[str, str]) -> None:
+def test_validate_reports_every_error_with_its_line(cli: CliRunner, ids: dict[str, str]) -> None:
     submitted = WRONG.replace("NARROW", ids["narrow"]).replace("EXTRAS", ids["extras"]).replace("NOTES", ids["notes"])
     Path("wrong.yml").write_text(submitted.replace("UNKNOWN", UNKNOWN))
-    output_facts = shell("validate", "wrong.yml", "--json", code=1).json
-    assert (output_facts["valid"], [error.pop("details")["operation_order"] for error in output_facts["errors"]]) == (
+    document = cli("validate", "wrong.yml", "--json", code=1).json
+    assert (document["valid"], [error.pop("details")["operation_order"] for error in document["errors"]]) == (
         False,
         [1, 2, 5],
     )
-    assert output_facts["errors"] == [
+    assert document["errors"] == [
         {"pointer": "/operations/1", "code": "APPEND_001", "message": "Dataset not found", "line": 8},
         {"pointer": "/operations/2", "code": "MERGE_003", "message": "Key columns do not match", "line": 12},
         {
@@ -144,7 +144,7 @@ def test_validate_reports_every_error_with_its_line(shell: CliRunner, ids: dict[
             "line": 4,
         },
     ]
-    message = shell("validate", "wrong.yml", code=1)
+    message = cli("validate", "wrong.yml", code=1)
     assert message.out == b""
     assert message.err.splitlines() == [
         f"wrong.yml:8: /operations/1: APPEND_001 Dataset not found (dataset_id {UNKNOWN})",
@@ -155,9 +155,9 @@ def test_validate_reports_every_error_with_its_line(shell: CliRunner, ids: dict[
     ]
 
 
-def test_validate_and_run_report_the_same_shape_errors(shell: CliRunner) -> None:
-    Path("wrong.yaml").write_text(MISSHAPEN)
-    checked = shell("validate", "wrong.yaml", "--json", code=1).json
+def test_validate_and_run_report_the_same_shape_errors(cli: CliRunner) -> None:
+    Path("wrong.yaml").write_text(INVALID_SHAPE)
+    checked = cli("validate", "wrong.yaml", "--json", code=1).json
     assert [(error["pointer"], error["line"]) for error in checked["errors"]] == [
         ("/working", 1),
         ("/name", 1),
@@ -165,25 +165,25 @@ def test_validate_and_run_report_the_same_shape_errors(shell: CliRunner) -> None
         ("/operations/0/parameters/limit", 5),
         ("/operations/1/type", 6),
     ]
-    with shell.untouched():
-        answer = shell("run", "wrong.yaml", code=1)
-    (output_facts,) = documents(answer.out)
-    bare = [{name: fact for name, fact in error.items() if name != "line"} for error in checked["errors"]]
-    assert (output_facts["error"]["code"], output_facts["error"]["details"]["errors"]) == ("BAD_PIPELINE", bare)
-    first, *lines = answer.err.splitlines()
+    with cli.assert_unchanged():
+        result = cli("run", "wrong.yaml", code=1)
+    (document,) = parse_documents(result.out)
+    errors = [{name: member for name, member in error.items() if name != "line"} for error in checked["errors"]]
+    assert (document["error"]["code"], document["error"]["details"]["errors"]) == ("BAD_PIPELINE", errors)
+    first, *lines = result.err.splitlines()
     assert first == "penstock: The pipeline has 5 errors. The first is at /working"
-    assert lines == shell("validate", "wrong.yaml", code=1).err.splitlines()
-    assert json.loads(shell("run", "wrong.yaml", "--json", code=1).err)["error"]["errors"] == bare
-    assert shell("runs", "--json").json == []
+    assert lines == cli("validate", "wrong.yaml", code=1).err.splitlines()
+    assert json.loads(cli("run", "wrong.yaml", "--json", code=1).err)["error"]["errors"] == errors
+    assert cli("runs", "--json").json == []
 
 
-def test_run_dry_run_json_prints_the_contract_error(shell: CliRunner, ids: dict[str, str]) -> None:
-    file = written("p.json", ids["narrow"], append(UNKNOWN))
+def test_run_dry_run_json_prints_the_contract_error(cli: CliRunner, ids: dict[str, str]) -> None:
+    file = write_pipeline("p.json", ids["narrow"], append_operation(UNKNOWN))
     for options in (["--dry-run", "--json"], ["--dry-run"]):
-        with shell.untouched():
-            result = shell("run", file, *options, code=1)
-        (response,) = documents(result.out)
-        assert one_error(response)["error"]["code"] == "APPEND_001"
+        with cli.assert_unchanged():
+            result = cli("run", file, *options, code=1)
+        (response,) = parse_documents(result.out)
+        assert single_error(response)["error"]["code"] == "APPEND_001"
         assert "Dataset not found" in result.err
 
 
@@ -197,13 +197,13 @@ def test_run_dry_run_json_prints_the_contract_error(shell: CliRunner, ids: dict[
         ("p", b"\xff\xfe", "p is not valid UTF-8"),
     ],
 )
-def test_validate_and_run_report_malformed_documents(shell: CliRunner, name: str, content: bytes, message: str) -> None:
+def test_validate_and_run_report_malformed_documents(cli: CliRunner, name: str, content: bytes, message: str) -> None:
     Path(name).write_bytes(content)
-    assert message in shell("run", name, code=1).err
-    assert message in shell("validate", name, code=1).err
-    output_facts = shell("validate", name, "--json", code=1).json
-    assert (output_facts["valid"], len(output_facts["errors"]), output_facts["errors"][0]["pointer"]) == (False, 1, "")
-    assert output_facts["errors"][0]["message"].startswith(message)
+    assert message in cli("run", name, code=1).err
+    assert message in cli("validate", name, code=1).err
+    document = cli("validate", name, "--json", code=1).json
+    assert (document["valid"], len(document["errors"]), document["errors"][0]["pointer"]) == (False, 1, "")
+    assert document["errors"][0]["message"].startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -223,86 +223,100 @@ def test_validate_and_run_report_malformed_documents(shell: CliRunner, name: str
     ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else None,
 )
 def test_pipeline_commands_with_invalid_arguments_print_a_message(
-    shell: CliRunner, args: list[str], code: int, message: str
+    cli: CliRunner, args: list[str], code: int, message: str
 ) -> None:
-    answer = shell(*args, code=code)
-    assert (answer.out, message in answer.err) == (b"", True)
+    result = cli(*args, code=code)
+    assert (result.out, message in result.err) == (b"", True)
 
 
 @pytest.mark.parametrize("form", ["json", "yaml"])
 def test_validate_reads_standard_input(
-    shell: CliRunner, ids: dict[str, str], monkeypatch: pytest.MonkeyPatch, form: str
+    cli: CliRunner, ids: dict[str, str], monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
-    yaml = f"name: x\nworking: {{dataset_id: {ids['narrow']}}}\noperations: [{json.dumps(append(ids['notes']))}]"
-    sent = {"yaml": yaml, "json": json.dumps(payload_documents.parse_yaml(yaml.encode(), "it").value)}[form]
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(sent.encode())))
-    assert shell("validate", "-", "--json").json == {"valid": True, "errors": []}
+    yaml = (
+        f"name: x\nworking: {{dataset_id: {ids['narrow']}}}\noperations: [{json.dumps(append_operation(ids['notes']))}]"
+    )
+    texts = {"yaml": yaml, "json": json.dumps(payload_documents.parse_yaml(yaml.encode(), "it").value)}[form]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(texts.encode())))
+    assert cli("validate", "-", "--json").json == {"valid": True, "errors": []}
 
 
-def test_validate_does_not_import_spark(shell: CliRunner, ids: dict[str, str]) -> None:
-    file = written("p.json", ids["narrow"], append(ids["notes"], source_selector="amount > 7"))
-    answer = shell.apart("validate", file, before="import sys; sys.modules['pyspark'] = sys.modules['py4j'] = None")
-    assert answer == CliResult(0, b"", "p.json is valid\n")
+def test_validate_does_not_import_spark(cli: CliRunner, ids: dict[str, str]) -> None:
+    file = write_pipeline("p.json", ids["narrow"], append_operation(ids["notes"], source_selector="amount > 7"))
+    result = cli.run_subprocess(
+        "validate", file, before="import sys; sys.modules['pyspark'] = sys.modules['py4j'] = None"
+    )
+    assert result == CliResult(0, b"", "p.json is valid\n")
 
 
 @pytest.mark.usefixtures("spark")
-def test_run_dry_run_prints_the_results_and_writes_nothing(shell: CliRunner, ids: dict[str, str]) -> None:
-    merge = {"type": "merge", "parameters": {**append(ids["notes"])["parameters"]}}
+def test_run_dry_run_prints_the_results_and_writes_nothing(cli: CliRunner, ids: dict[str, str]) -> None:
+    merge = {"type": "merge", "parameters": {**append_operation(ids["notes"])["parameters"]}}
     merge["parameters"] |= {"key_columns": ["account_code"], "strategy": "upsert"}
-    file = written("p.yaml", ids["narrow"], append(ids["notes"], source_selector="amount < 8"), merge)
-    with shell.untouched():
-        tried = shell("run", file, "--dry-run")
-        listed = shell("run", file, "--dry-run", "--json")
-    assert tried.err.splitlines()[-1] == "Nothing was written (--dry-run)"
+    file = write_pipeline("p.yaml", ids["narrow"], append_operation(ids["notes"], source_selector="amount < 8"), merge)
+    with cli.assert_unchanged():
+        dry_run = cli("run", file, "--dry-run")
+        listed = cli("run", file, "--dry-run", "--json")
+    assert dry_run.err.splitlines()[-1] == "Nothing was written (--dry-run)"
     assert listed.err == ""
-    assert shell("runs", "--json").json == []
-    done = documents(shell("run", file).out)
-    assert [operation_cases.normalize_response(each, ids) for each in documents(tried.out)] == [
-        operation_cases.normalize_response(each, ids) for each in done
+    assert cli("runs", "--json").json == []
+    responses = parse_documents(cli("run", file).out)
+    assert [operation_cases.normalize_response(response, ids) for response in parse_documents(dry_run.out)] == [
+        operation_cases.normalize_response(response, ids) for response in responses
     ]
-    assert [operation_cases.normalize_response(each, ids) for each in listed.json] == [
-        operation_cases.normalize_response(each, ids) for each in done
+    assert [operation_cases.normalize_response(response, ids) for response in listed.json] == [
+        operation_cases.normalize_response(response, ids) for response in responses
     ]
 
 
 @pytest.mark.usefixtures("spark")
-def test_runs_lists_recorded_runs(shell: CliRunner, ids: dict[str, str]) -> None:
-    file = written("p.json", ids["narrow"], append(ids["notes"]), append(ids["notes"], source_selector="amount < 8"))
-    message = shell("run", file, "--key", "monday")
+def test_runs_lists_recorded_runs(cli: CliRunner, ids: dict[str, str]) -> None:
+    file = write_pipeline(
+        "p.json",
+        ids["narrow"],
+        append_operation(ids["notes"]),
+        append_operation(ids["notes"], source_selector="amount < 8"),
+    )
+    message = cli("run", file, "--key", "monday")
     lines = [re.sub(r"\d+ s$", "… s", line) for line in message.err.splitlines()]
     assert lines == [
         "operation 1/2 append · 2 rows written · … s",
         "operation 2/2 append · 1 row written · … s",
         "demo.narrow is at version 2, with 4 rows",
     ]
-    with shell.untouched():
-        again = shell("run", file, "--key", "monday")
-    assert again.err == "demo.narrow is at version 2, with 4 rows (already done)\n"
-    assert again.out == message.out
-    record = shell("run", file, "--key", "monday", "--json").json
+    with cli.assert_unchanged():
+        repeated = cli("run", file, "--key", "monday")
+    assert repeated.err == "demo.narrow is at version 2, with 4 rows (already done)\n"
+    assert repeated.out == message.out
+    record = cli("run", file, "--key", "monday", "--json").json
     assert (record["state"], record["written"][0]["version"], record["error"]) == ("succeeded", 2, None)
-    assert record["results"] == documents(message.out)
-    assert shell("runs", record["id"]).json == shell("runs", record["id"], "--json").json == record
+    assert record["results"] == parse_documents(message.out)
+    assert cli("runs", record["id"]).json == cli("runs", record["id"], "--json").json == record
 
-    broken = written("q.json", ids["narrow"], append(ids["notes"]), append(ids["doubled"], source_selector="amount"))
-    with shell.untouched():
-        failed = shell("run", broken, "--json", code=1)
+    broken = write_pipeline(
+        "q.json",
+        ids["narrow"],
+        append_operation(ids["notes"]),
+        append_operation(ids["duplicate_keys"], source_selector="amount"),
+    )
+    with cli.assert_unchanged():
+        failed = cli("run", broken, "--json", code=1)
     assert (failed.json["state"], failed.json["written"]) == ("failed", [])
     assert json.loads(failed.err)["error"]["reason"] == failed.json["error"]["error"]["code"].lower() == "append_004"
 
-    listed = shell("runs", "--json").json
+    listed = cli("runs", "--json").json
     assert [(run["id"], run["state"]) for run in listed] == [
         (failed.json["id"], "failed"),
         (record["id"], "succeeded"),
     ]
-    assert shell("runs", "--limit", 1, "--json").json == listed[:1]
-    assert shell("runs", "--state", "succeeded", "--state", "running", "--json").json == listed[1:]
-    heads, _, first, second = shell("runs").out.decode().splitlines()
+    assert cli("runs", "--limit", 1, "--json").json == listed[:1]
+    assert cli("runs", "--state", "succeeded", "--state", "running", "--json").json == listed[1:]
+    heads, _, first, second = cli("runs").out.decode().splitlines()
     assert heads.split() == ["id", "state", "pipeline", "started", "took", "rows", "by"]
     assert first.split()[:3] == [failed.json["id"], "failed", "monthly"]
     assert re.search(r"succeeded +monthly +20\d\d-\d\d-\d\d \d\d:\d\d:\d\d +[\d.]+ s +3 +\w", second)
-    assert "No such runs" in shell("runs", "--state", "queued").err
-    assert f"run {record['id']} has ended: succeeded" in shell("runs", record["id"], "--cancel").err
+    assert "No such runs" in cli("runs", "--state", "queued").err
+    assert f"run {record['id']} has ended: succeeded" in cli("runs", record["id"], "--cancel").err
 
 
 PROGRESS_LINES = [
@@ -327,44 +341,47 @@ def test_run_progress_line_is_erased_at_the_end(
     for operation in (0, 1):
         line.on_progress(Progress("write", operation=operation, operations=2, order=operation, type="append"))
     line.finish()
-    output_facts = [re.sub(r"\d+ s$", "… s", line) for line in capsys.readouterr().err.split("\r\x1b[K")]
-    assert output_facts == ["", "operation 1/2 append · write · … s", "operation 2/2 append · write · … s", ""]
+    document = [re.sub(r"\d+ s$", "… s", line) for line in capsys.readouterr().err.split("\r\x1b[K")]
+    assert document == ["", "operation 1/2 append · write · … s", "operation 2/2 append · write · … s", ""]
 
 
-def test_run_without_java_prints_one_message(shell: CliRunner, ids: dict[str, str]) -> None:
-    shell.env["JAVA_HOME"] = str(shell.folder / "nowhere")
-    file = written("p.yaml", ids["narrow"], append(ids["notes"]))
-    with shell.untouched():
-        answer = shell.apart("run", file)
-        story = shell.apart("demo", "--keep", "kept")
-    assert (answer.code, documents(answer.out)[0]["error"]["code"]) == (1, "MISSING_JAVA")
-    for message in (answer.err, story.err):
+def test_run_without_java_prints_one_message(cli: CliRunner, ids: dict[str, str]) -> None:
+    cli.env["JAVA_HOME"] = str(cli.folder / "nowhere")
+    file = write_pipeline("p.yaml", ids["narrow"], append_operation(ids["notes"]))
+    with cli.assert_unchanged():
+        result = cli.run_subprocess("run", file)
+        demo = cli.run_subprocess("demo", "--keep", "kept")
+    assert (result.code, parse_documents(result.out)[0]["error"]["code"]) == (1, "MISSING_JAVA")
+    for message in (result.err, demo.err):
         assert len(message.splitlines()) == 1
         assert "Spark needs Java 17 to 21 on the PATH or in JAVA_HOME" in message
-    assert story.code == 1
+    assert demo.code == 1
 
 
 def needs_java() -> None:
-    from conftest import not_tested
+    from conftest import skip_untested
     from support.spark_sessions import java
 
     if java() is None:
-        not_tested("no pipeline ran in a process of its own", "Java is not installed")
+        skip_untested("a pipeline in a separate process", "Java is not installed")
 
 
-def test_run_process_prints_only_results_and_progress(shell: CliRunner, ids: dict[str, str]) -> None:
+def test_run_process_prints_only_results_and_progress(cli: CliRunner, ids: dict[str, str]) -> None:
     needs_java()
-    file = written("p.yaml", ids["narrow"], append(ids["notes"]), append(ids["narrow"]))
-    shell.env["TMPDIR"] = str(shell.folder)
-    before = sorted(shell.folder.iterdir())
-    process = shell.process("run", file)
+    file = write_pipeline("p.yaml", ids["narrow"], append_operation(ids["notes"]), append_operation(ids["narrow"]))
+    cli.env["TMPDIR"] = str(cli.folder)
+    before = sorted(cli.folder.iterdir())
+    process = cli.process("run", file)
     out, err = process.communicate(timeout=300)
-    assert (process.returncode, [each["result"]["rows_appended"] for each in documents(out)]) == (0, [2, 1])
+    assert (process.returncode, [document["result"]["rows_appended"] for document in parse_documents(out)]) == (
+        0,
+        [2, 1],
+    )
     first, second, last = err.decode().splitlines()
     assert first.startswith("operation 1/2 append · 2 rows written · ")
     assert second.startswith("operation 2/2 append · 1 row written · ")
     assert last == "demo.narrow is at version 2, with 4 rows"
-    assert sorted(shell.folder.iterdir()) == before
+    assert sorted(cli.folder.iterdir()) == before
 
 
 CTRL_C = """import os, signal, threading
@@ -385,27 +402,27 @@ pass"""
 
 def read_terminal(terminal: int) -> Iterator[bytes]:
     with suppress(OSError):  # the other end is closed
-        while part := os.read(terminal, 65536):
-            yield part
+        while chunk := os.read(terminal, 65536):
+            yield chunk
     os.close(terminal)
 
 
-def test_run_interrupted_by_ctrl_c_is_cancelled(shell: CliRunner, ids: dict[str, str]) -> None:
+def test_run_interrupted_by_ctrl_c_is_cancelled(cli: CliRunner, ids: dict[str, str]) -> None:
     needs_java()
-    file = written("p.yaml", ids["narrow"], append(ids["notes"]), append(ids["narrow"]))
-    ours, theirs = pty.openpty()
-    with shell.untouched():
-        process = shell.process(
-            "run", file, before=CTRL_C, stderr=theirs, stdin=subprocess.DEVNULL, start_new_session=True
+    file = write_pipeline("p.yaml", ids["narrow"], append_operation(ids["notes"]), append_operation(ids["narrow"]))
+    terminal, child_end = pty.openpty()
+    with cli.assert_unchanged():
+        process = cli.process(
+            "run", file, before=CTRL_C, stderr=child_end, stdin=subprocess.DEVNULL, start_new_session=True
         )
-        os.close(theirs)
-        seen = b"".join(read_terminal(ours)).decode()
+        os.close(child_end)
+        output = b"".join(read_terminal(terminal)).decode()
         out, _ = process.communicate(timeout=300)
     assert (process.returncode, out) == (130, b"")
-    assert "\r\x1b[Koperation 1/2 append · " in seen  # on a terminal, one line that lives
-    *_, last = seen.split("\r\x1b[K")
+    assert "\r\x1b[Koperation 1/2 append · " in output  # on a terminal, one line that is updated
+    *_, last = output.split("\r\x1b[K")
     assert last.split("\r\n") == ["penstock: cancelling", "penstock: The run was cancelled. Nothing was written", ""]
-    (record,) = shell("runs", "--json").json
+    (record,) = cli("runs", "--json").json
     assert (record["state"], record["error"]["error"]["code"]) == ("cancelled", "RUN_CANCELLED")
 
 
@@ -423,15 +440,15 @@ def test_example_pipelines_in_json_and_yaml_are_equal() -> None:
     ]
 
 
-def test_run_without_java_reports_the_path_only_to_the_operator(shell: CliRunner, ids: dict[str, str]) -> None:
-    shell.env["JAVA_HOME"] = "/no/java/here"
+def test_run_without_java_reports_the_path_only_to_the_operator(cli: CliRunner, ids: dict[str, str]) -> None:
+    cli.env["JAVA_HOME"] = "/no/java/here"
     operation = {"type": "append", "parameters": {"source": {"dataset_id": ids["budgets"]}}}
     definition = {"name": "x", "working": {"dataset_id": ids["transactions"]}, "operations": [operation]}
     Path("p.json").write_text(json.dumps(definition))
-    response = shell.apart("run", "p.json")
+    response = cli.run_subprocess("run", "p.json")
     assert response.code == 1
     assert "openjdk" in response.err
-    (run,) = shell.apart("runs", "--json").json
+    (run,) = cli.run_subprocess("runs", "--json").json
     error = run["error"]["error"]
     assert (error["code"], error["details"]) == ("MISSING_JAVA", {"operation_order": 0})
     assert error["message"] == "Spark cannot be started because Java is missing on the server. Inform its operator"

@@ -1,4 +1,4 @@
-"""Queries from the command line: registered, asked, and refused in sentences."""
+"""`penstock query` and `queries`: results, formats and errors."""
 
 import io
 import json
@@ -22,7 +22,7 @@ from penstock.service.queries import definitions as query_definitions
 from penstock.service.registry import schemas
 from support.cli_runner import CliRunner
 
-PATIENCE_SECONDS = 120
+TIMEOUT_SECONDS = 120
 TX = [
     {"region": "EMEA", "amount": 10},
     {"region": "APAC", "amount": 20},
@@ -30,15 +30,15 @@ TX = [
     {"region": "AMER", "amount": 40},
 ]
 FIELDS = [{"name": "region", "type": "string"}, {"name": "total", "type": "number"}]
-SQL = "SELECT region, sum(amount) AS total FROM finance.tx WHERE amount >= $least GROUP BY region"
-PARAMETERS = [{"name": "least", "type": "number", "default": 0}]
+SQL = "SELECT region, sum(amount) AS total FROM finance.tx WHERE amount >= $min_amount GROUP BY region"
+PARAMETERS = [{"name": "min_amount", "type": "number", "default": 0}]
 TOTALS = [{"region": "AMER", "total": 40}, {"region": "APAC", "total": 20}, {"region": "EMEA", "total": 40}]
 
 
 @pytest.fixture(scope="module")
 def query_workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A workspace with a dataset of two versions, the first without its last row, and a query that sums it up."""
-    folder = tmp_path_factory.mktemp("asked") / "lake"
+    """Create a dataset of two versions, the first without the last row, and a query with its totals."""
+    folder = tmp_path_factory.mktemp("queries") / "lake"
     with penstock.open(folder, create=True) as lake:
         lake.create("finance.tx", pa.Table.from_pylist(TX[:-1])).append(TX[-1:])
         payload = {"name": "totals", "type_id": gts.QUERY_RETURNS, "fields": FIELDS}
@@ -49,18 +49,18 @@ def query_workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def workspace(shell: CliRunner, query_workspace: Path) -> CliRunner:
+def workspace(cli: CliRunner, query_workspace: Path) -> CliRunner:
     shutil.rmtree("lake")
     shutil.copytree(query_workspace, "lake")
-    return shell
+    return cli
 
 
-def register(shell: CliRunner, name: str, sql: str, fields: list[dict[str, Any]], code: int = 0, **members: Any) -> Any:
+def register(cli: CliRunner, name: str, sql: str, fields: list[dict[str, Any]], code: int = 0, **members: Any) -> Any:
     Path("schema.json").write_text(json.dumps({"name": name, "type_id": gts.QUERY_RETURNS, "fields": fields}))
-    schema = shell("schema", "create", "schema.json", "--json").json["id"]
+    schema = cli("schema", "create", "schema.json", "--json").json["id"]
     Path("query.json").write_text(json.dumps({"name": name, "sql": sql, "returns_schema_id": schema, **members}))
-    answer = shell("queries", "create", "query.json", "--json", code=code)
-    return json.loads(answer.out or answer.err)
+    result = cli("queries", "create", "query.json", "--json", code=code)
+    return json.loads(result.out or result.err)
 
 
 def test_dataset_drop_that_a_query_reads_requires_force(workspace: CliRunner) -> None:
@@ -69,19 +69,19 @@ def test_dataset_drop_that_a_query_reads_requires_force(workspace: CliRunner) ->
     assert workspace("dataset", "drop", "finance.tx", "--yes", "--force", "--json").json["dropped"] == "finance.tx"
 
 
-def rows(shell: CliRunner, *words: object) -> list[dict[str, Any]]:
+def rows(cli: CliRunner, *arguments: object) -> list[dict[str, Any]]:
     """Run a query and return its rows sorted by region, because the query has no ORDER BY."""
-    return sorted(shell("query", *words, "--json").json, key=lambda row: str(row["region"]))
+    return sorted(cli("query", *arguments, "--json").json, key=lambda row: str(row["region"]))
 
 
-# -- asking ------------------------------------------------------------------------------------------------------------
+# -- results -----------------------------------------------------------------------------------------------------------
 
 
 def test_query_runs_by_name_or_id_with_parameters(workspace: CliRunner) -> None:
     assert rows(workspace, "totals") == TOTALS
-    made = workspace("queries", "show", "totals").json
-    assert rows(workspace, made["id"], "--param", "least=25") == [TOTALS[0], {"region": "EMEA", "total": 30}]
-    assert rows(workspace, "totals", "-p", "least=1e3") == []
+    query = workspace("queries", "show", "totals").json
+    assert rows(workspace, query["id"], "--param", "min_amount=25") == [TOTALS[0], {"region": "EMEA", "total": 30}]
+    assert rows(workspace, "totals", "-p", "min_amount=1e3") == []
 
 
 OPTIONS: dict[str, tuple[list[str], list[dict[str, Any]]]] = {
@@ -97,8 +97,8 @@ OPTIONS: dict[str, tuple[list[str], list[dict[str, Any]]]] = {
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_query_options_select_rows_and_fields(workspace: CliRunner, name: str) -> None:
-    words, expected = OPTIONS[name]
-    assert workspace("query", "totals", *words, "--json").json == expected
+    arguments, expected = OPTIONS[name]
+    assert workspace("query", "totals", *arguments, "--json").json == expected
 
 
 def test_query_version_option_reads_an_earlier_version(workspace: CliRunner) -> None:
@@ -144,8 +144,8 @@ def test_query_output_file_is_replaced_only_with_force(workspace: CliRunner) -> 
     }
     assert pq.read_table("totals.parquet").num_rows == 3
     assert "--force" in workspace("query", "totals", "-o", "totals.parquet", code=1).err
-    done = workspace("query", "totals", "--top", "1", "-o", "totals.parquet", "--force")
-    assert (done.out, done.err.strip()) == (
+    written = workspace("query", "totals", "--top", "1", "-o", "totals.parquet", "--force")
+    assert (written.out, written.err.strip()) == (
         b"",
         "totals.parquet contains 1 row of finance.tx version 2; more rows exist",
     )
@@ -153,8 +153,8 @@ def test_query_output_file_is_replaced_only_with_force(workspace: CliRunner) -> 
 
 
 def test_query_sql_option_runs_an_unregistered_select(workspace: CliRunner) -> None:
-    tried = workspace("query", "--sql", "SELECT count(*) AS n FROM finance.tx WHERE region = $r", "-p", "r=EMEA")
-    assert (tried.out, tried.err.strip()) == (b'"n"\n2\n', "1 row of finance.tx version 2")
+    dry_run = workspace("query", "--sql", "SELECT count(*) AS n FROM finance.tx WHERE region = $r", "-p", "r=EMEA")
+    assert (dry_run.out, dry_run.err.strip()) == (b'"n"\n2\n', "1 row of finance.tx version 2")
     first = workspace("query", "--sql", "SELECT count(*) AS n FROM finance.tx AT (VERSION => 1)", "--json")
     assert first.json == [{"n": 3}]
     many = workspace("query", "--sql", "SELECT * FROM range(5000)", "--json")
@@ -162,7 +162,7 @@ def test_query_sql_option_runs_an_unregistered_select(workspace: CliRunner) -> N
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "message"),
+    ("arguments", "code", "message"),
     [
         ([], 2, "Pass either the NAME of a query"),
         (["totals", "--sql", "SELECT 1"], 2, "Pass either the NAME of a query"),
@@ -171,10 +171,10 @@ def test_query_sql_option_runs_an_unregistered_select(workspace: CliRunner) -> N
         (["--sql", "DELETE FROM finance.tx"], 1, "SELECT"),
         (["--sql", "SELECT * FROM finance.nothing"], 1, "finance.nothing"),
         (["nothing"], 1, "Query not found"),
-        (["totals", "--param", "least"], 2, "NAME=VALUE"),
+        (["totals", "--param", "min_amount"], 2, "NAME=VALUE"),
         (["totals", "--param", "=5"], 2, "NAME=VALUE"),
-        (["totals", "--param", "least=1", "-p", "least=2"], 2, "Duplicate --param 'least'"),
-        (["totals", "--param", "least=many"], 1, "a number"),
+        (["totals", "--param", "min_amount=1", "-p", "min_amount=2"], 2, "Duplicate --param 'min_amount'"),
+        (["totals", "--param", "min_amount=many"], 1, "a number"),
         (["totals", "--param", "versions=1"], 1, "Unknown parameter 'versions'"),
         (["totals", "--version", "finance.tx=new"], 2, "Write it as DATASET=N"),
         (["totals", "--version", "finance.tx=9"], 1, "9"),
@@ -198,29 +198,29 @@ def test_query_sql_option_runs_an_unregistered_select(workspace: CliRunner) -> N
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_query_with_invalid_arguments_prints_a_message(
-    workspace: CliRunner, words: list[str], code: int, message: str
+    workspace: CliRunner, arguments: list[str], code: int, message: str
 ) -> None:
-    with workspace.untouched():
-        answer = workspace("query", *words, code=code)
-    assert answer.out == b""
-    assert message in answer.err
+    with workspace.assert_unchanged():
+        result = workspace("query", *arguments, code=code)
+    assert result.out == b""
+    assert message in result.err
 
 
-# -- promises ----------------------------------------------------------------------------------------------------------
+# -- result schemas ----------------------------------------------------------------------------------------------------
 
 
 def test_query_with_schema_violation_prints_no_rows(workspace: CliRunner) -> None:
     sql = "SELECT region, CASE WHEN amount < 25 THEN amount END AS total FROM finance.tx"
     register(workspace, "broken", sql, FIELDS)
-    answer = workspace("query", "broken", "--orderby", "region", code=1)
-    assert answer.out == b""
-    sentence, *lines = answer.err.strip().splitlines()
+    result = workspace("query", "broken", "--orderby", "region", code=1)
+    assert result.out == b""
+    sentence, *lines = result.err.strip().splitlines()
     assert "The result of 'broken' does not match its schema: 2 errors" in sentence
     assert lines == [f"  row {row}: Type mismatch for field total: expected number, got null" for row in (0, 3)]
     response = workspace("query", "broken", "--json", code=1)
     error = json.loads(response.err)["error"]
     assert (response.out, error["reason"], error["error_count"]) == (b"", "schema_mismatch", 2)
-    with workspace.untouched():
+    with workspace.assert_unchanged():
         workspace("query", "broken", "-o", "rows.csv", code=1)
     assert len(workspace("query", "broken", "--filter", "total ne null", "--json").json) == 2
 
@@ -236,7 +236,7 @@ def test_query_prints_the_first_hundred_violations(workspace: CliRunner) -> None
 
 
 def test_query_output_suffix_must_match_the_format(workspace: CliRunner) -> None:
-    with workspace.untouched():
+    with workspace.assert_unchanged():
         assert "means parquet" in workspace("query", "totals", "-o", "x.parquet", "--format", "csv", code=2).err
     workspace("query", "totals", "-o", "x.data", "--format", "csv")
     workspace("query", "totals", "-o", "x.parquet", "--format", "parquet")
@@ -248,7 +248,7 @@ def test_query_top_and_skip_have_the_odata_range(workspace: CliRunner) -> None:
         workspace("query", "totals", option, str(MAX_SKIP))
 
 
-# -- keeping -----------------------------------------------------------------------------------------------------------
+# -- processes and definitions -----------------------------------------------------------------------------------------
 
 
 def test_query_interrupted_by_ctrl_c_exits_with_130_and_leaves_no_process(workspace: CliRunner) -> None:
@@ -258,15 +258,15 @@ def test_query_interrupted_by_ctrl_c_exits_with_130_and_leaves_no_process(worksp
         fork_server = wait_for(lambda: next(iter(children_of(process.pid)), None))
         # A process that has a query has connected to DuckDB, which starts threads.
         wait_for(lambda: any(thread_count(pid) > 1 for pid in children_of(fork_server)))
-        ends = [os.pidfd_open(pid) for pid in (fork_server, *children_of(fork_server))]
+        process_ends = [os.pidfd_open(pid) for pid in (fork_server, *children_of(fork_server))]
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=PATIENCE_SECONDS)
+        out, err = process.communicate(timeout=TIMEOUT_SECONDS)
     finally:
         process.kill()
     assert (process.returncode, out) == (130, b"")
     assert err.decode().strip() == "penstock: Interrupted. Nothing was written that was not reported"
-    for end in ends:
-        assert select.select([end], [], [], PATIENCE_SECONDS)[0], "a process outlived the command"
+    for end in process_ends:
+        assert select.select([end], [], [], TIMEOUT_SECONDS)[0], "a process outlived the command"
         os.close(end)
 
 
@@ -285,7 +285,7 @@ def thread_count(pid: int) -> int:
 
 
 def wait_for(condition: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while not (value := condition()):
         assert time.monotonic() < deadline, "timeout"
         time.sleep(0.02)
@@ -293,33 +293,33 @@ def wait_for(condition: Callable[[], Any]) -> Any:
 
 
 def test_queries_commands_create_to_undelete(workspace: CliRunner) -> None:
-    made = workspace("queries", "show", "totals").json
+    query = workspace("queries", "show", "totals").json
     Path("totals.yaml").write_text(
-        f"name: Large totals\nreturns_schema_id: {made['returns_schema_id']}\nsql: |\n  SELECT region, sum(amount) AS total\n"
+        f"name: Large totals\nreturns_schema_id: {query['returns_schema_id']}\nsql: |\n  SELECT region, sum(amount) AS total\n"
         "  FROM finance.tx GROUP BY region\n"
     )
     assert "Large totals was registered" in workspace("queries", "create", "totals.yaml").err
     assert "Large totals" in workspace("queries", "create", "totals.yaml", code=1).err
-    assert [each["name"] for each in workspace("queries", "list", "--json").json] == ["Large totals", "totals"]
-    assert [each["name"] for each in workspace("queries", "list", "--top", "1", "--skip", "1", "--json").json] == [
+    assert [query_["name"] for query_ in workspace("queries", "list", "--json").json] == ["Large totals", "totals"]
+    assert [query_["name"] for query_ in workspace("queries", "list", "--top", "1", "--skip", "1", "--json").json] == [
         "totals"
     ]
     assert workspace("queries", "list", "--filter", "state eq 'DRAFT'").out == b""
     listed = workspace("queries", "list", "--filter", "startswith(name, 'tot')").out.decode().splitlines()
-    assert listed[2].split() == ["totals", "ACTIVE", "1", "least", made["id"]]
+    assert listed[2].split() == ["totals", "ACTIVE", "1", "min_amount", query["id"]]
 
-    Path("totals.json").write_text(json.dumps({**made, "sql": SQL.replace(">=", ">")}))
+    Path("totals.json").write_text(json.dumps({**query, "sql": SQL.replace(">=", ">")}))
     assert workspace("queries", "replace", "totals", "totals.json").err.strip() == "totals is at version 2"
-    assert rows(workspace, "totals", "-p", "least=20") == [TOTALS[0], {"region": "EMEA", "total": 30}]
+    assert rows(workspace, "totals", "-p", "min_amount=20") == [TOTALS[0], {"region": "EMEA", "total": 30}]
     assert "version" in workspace("queries", "replace", "totals", "totals.json", code=1).err
 
     assert "--yes" in workspace("queries", "delete", "totals", code=2).err
-    assert workspace("queries", "delete", "totals", "--yes", "--json").json == {"deleted": "totals", "id": made["id"]}
+    assert workspace("queries", "delete", "totals", "--yes", "--json").json == {"deleted": "totals", "id": query["id"]}
     assert "Query not found" in workspace("query", "totals", code=1).err
 
     assert workspace("queries", "undelete", "Totals").err.strip() == "totals is at version 3"
-    assert rows(workspace, "totals", "-p", "least=20") == [TOTALS[0], {"region": "EMEA", "total": 30}]
-    assert "is not deleted" in workspace("queries", "undelete", made["id"], code=1).err
+    assert rows(workspace, "totals", "-p", "min_amount=20") == [TOTALS[0], {"region": "EMEA", "total": 30}]
+    assert "is not deleted" in workspace("queries", "undelete", query["id"], code=1).err
     assert "Query not found" in workspace("queries", "undelete", "unknown", code=1).err
 
 
@@ -333,4 +333,4 @@ def test_queries_create_rejects_mismatching_columns(workspace: CliRunner) -> Non
         "  /sql: Type mismatch for field region: expected number, got string",
         "  /sql: Missing required field: sum: expected number",
     ]
-    assert [each["name"] for each in workspace("queries", "list", "--json").json] == ["totals"]
+    assert [query_["name"] for query_ in workspace("queries", "list", "--json").json] == ["totals"]

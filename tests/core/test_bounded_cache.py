@@ -7,7 +7,7 @@ import pytest
 
 from penstock.core.bounded_cache import BoundedCache
 
-ENTRY = 1_000  # about what an entry takes besides its key and value
+ENTRY = 1_000  # approximate bytes of an entry besides its key and value
 
 
 @pytest.mark.parametrize(
@@ -24,8 +24,8 @@ def test_cache_stays_within_its_bytes(key: Callable[[int], Hashable], size: int)
     cache = BoundedCache[int](1 << 20)
     for n in range(5_000):
         cache.put(key(n), n, size)
-    one = ENTRY + size + (10_000 if isinstance(key(0), tuple) else 0)
-    assert 1 < len(cache) <= (1 << 20) // one
+    entry_bytes = ENTRY + size + (10_000 if isinstance(key(0), tuple) else 0)
+    assert 1 < len(cache) <= (1 << 20) // entry_bytes
     assert cache.get(key(4_999)) == 4_999
     assert cache.get(key(0)) is None
 

@@ -1,4 +1,4 @@
-"""Plans of compactions: which files are rewritten together, and which stay as they are."""
+"""Plans of compactions: groups of files to rewrite, and unchanged files."""
 
 from typing import Any
 
@@ -103,9 +103,9 @@ def test_plan_with_cluster_key_sorts_a_large_unsorted_file() -> None:
 
 
 def test_plan_with_cluster_key_of_two_columns_uses_the_second_within_one_value_of_the_first() -> None:
-    same = [file(n, 100, a=(7, 7), b=(n * 10, n * 10 + 9)) for n in range(3)]
-    assert plan(same, "a", "b") == []
-    assert plan([*same, file(5, 100, a=(7, 7), b=(5, 15))], "a", "b") == [[0, 5, 1]]
+    equal = [file(n, 100, a=(7, 7), b=(n * 10, n * 10 + 9)) for n in range(3)]
+    assert plan(equal, "a", "b") == []
+    assert plan([*equal, file(5, 100, a=(7, 7), b=(5, 15))], "a", "b") == [[0, 5, 1]]
     assert plan([file(1, 100, a=(1, 7), b=(0, 9)), file(2, 100, a=(7, 9), b=(0, 9))], "a", "b") == []
 
 
@@ -138,25 +138,25 @@ def test_max_passes_grows_with_the_logarithm_of_the_files(files: int, expected: 
     assert max_passes(files) == expected
 
 
-def cut(batches: list[list[Any]], rows: int, *key: str) -> list[list[Any]]:
+def cut_values(batches: list[list[Any]], rows: int, *key: str) -> list[list[Any]]:
     cutter, files = FileCutter(rows, key), [[]]
     for values in batches:
-        for part, begins_file in cutter.cut(pa.RecordBatch.from_pydict({"k": pa.array(values, pa.int64())})):
+        for batch, begins_file in cutter.cut(pa.RecordBatch.from_pydict({"k": pa.array(values, pa.int64())})):
             files += [[]] if begins_file else []
-            files[-1] += part["k"].to_pylist()
+            files[-1] += batch["k"].to_pylist()
     return files
 
 
 def test_file_cutter_divides_rows_evenly() -> None:
-    assert cut([[1, 2, 3], [4, 5, 6, 7]], 3) == [[1, 2, 3], [4, 5, 6], [7]]
-    assert cut([[1, 1, 1, 1]], 2) == [[1, 1], [1, 1]]
-    assert cut([[1, 2]], 2) == [[1, 2]]
+    assert cut_values([[1, 2, 3], [4, 5, 6, 7]], 3) == [[1, 2, 3], [4, 5, 6], [7]]
+    assert cut_values([[1, 1, 1, 1]], 2) == [[1, 1], [1, 1]]
+    assert cut_values([[1, 2]], 2) == [[1, 2]]
 
 
 def test_file_cutter_keeps_equal_keys_in_one_file() -> None:
-    assert cut([[1, 2, 3, 4], [4, 5]], 4, "k") == [[1, 2, 3, 4, 4], [5]]
-    assert cut([[1, 2, 3, None], [None]], 4, "k") == [[1, 2, 3, None, None]]
-    assert cut([[4, 4, 4, 4, 4, 4]], 4, "k") == [[4] * 5, [4]], "at most a quarter more"
+    assert cut_values([[1, 2, 3, 4], [4, 5]], 4, "k") == [[1, 2, 3, 4, 4], [5]]
+    assert cut_values([[1, 2, 3, None], [None]], 4, "k") == [[1, 2, 3, None, None]]
+    assert cut_values([[4, 4, 4, 4, 4, 4]], 4, "k") == [[4] * 5, [4]], "at most a quarter more"
 
 
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string()), ("c", pa.list_(pa.int64()))])
@@ -172,10 +172,10 @@ SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string()), ("c", pa.list_(pa.int
     ],
 )
 def test_check_cluster_key_invalid_columns_are_rejected(columns: list[str], message: str) -> None:
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(Invalid) as raised:
         check_cluster_key(columns, SCHEMA)
-    assert message in caught.value.message
-    assert caught.value.reason == "bad_cluster_key"
+    assert message in raised.value.message
+    assert raised.value.reason == "bad_cluster_key"
 
 
 def test_check_cluster_key_returns_the_columns() -> None:

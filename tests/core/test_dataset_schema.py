@@ -81,10 +81,10 @@ def test_check_column_names_accepts_unusual_names(name: str) -> None:
 
 def test_cast_batch_rejects_values_that_do_not_fit_by_column() -> None:
     target = pa.schema([("t", pa.timestamp("us")), ("d", pa.decimal128(3, 0))])
-    fine = pa.record_batch({"t": pa.array([2000], pa.timestamp("ns")), "d": pa.array([999], pa.int64())})
-    assert cast_batch(fine, target).column("d").to_pylist() == [Decimal(999)]
+    valid = pa.record_batch({"t": pa.array([2000], pa.timestamp("ns")), "d": pa.array([999], pa.int64())})
+    assert cast_batch(valid, target).column("d").to_pylist() == [Decimal(999)]
     for name, column in (("t", pa.array([2001], pa.timestamp("ns"))), ("d", pa.array([1000], pa.int64()))):
-        batch = fine.set_column(fine.schema.get_field_index(name), name, column)
+        batch = valid.set_column(valid.schema.get_field_index(name), name, column)
         with pytest.raises(Invalid) as raised:
             cast_batch(batch, target)
         assert raised.value.reason == "value_does_not_fit"
@@ -132,19 +132,19 @@ def test_check_fits_names_extra_columns() -> None:
     assert raised.value.context["extra_columns"] == ["y", "z"]
 
 
-@pytest.mark.parametrize("one", CANONICAL_TYPES, ids=str)
-@pytest.mark.parametrize("other", CANONICAL_TYPES, ids=str)
-def test_common_type_is_symmetric(one: pa.DataType, other: pa.DataType) -> None:
-    # Whole numbers may be put into a decimal column, but no column of whole numbers becomes one of decimals.
-    into_decimal = pt.is_decimal(one) and pt.is_integer(other)
-    out_of_it = pt.is_integer(one) and pt.is_decimal(other)
-    both = common_type(one, other)
-    if into_decimal or out_of_it:
-        assert both == (one if into_decimal else None)
+@pytest.mark.parametrize("first", CANONICAL_TYPES, ids=str)
+@pytest.mark.parametrize("second", CANONICAL_TYPES, ids=str)
+def test_common_type_is_symmetric(first: pa.DataType, second: pa.DataType) -> None:
+    # Integers fit into a decimal column, but an integer column does not become a decimal column.
+    into_decimal = pt.is_decimal(first) and pt.is_integer(second)
+    from_decimal = pt.is_integer(first) and pt.is_decimal(second)
+    both = common_type(first, second)
+    if into_decimal or from_decimal:
+        assert both == (first if into_decimal else None)
         return
-    assert both == common_type(other, one)
+    assert both == common_type(second, first)
     if both is not None:
-        assert common_type(one, both) == both == common_type(both, other)
+        assert common_type(first, both) == both == common_type(both, second)
 
 
 def test_evolve_only_adds_columns_and_widens_types() -> None:
@@ -179,12 +179,12 @@ def test_evolve_only_adds_columns_and_widens_types() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "kind"),
+    ("text", "data_type"),
     [("int", pa.int32()), (" LONG ", pa.int64()), ("Decimal( 12, 2 )", pa.decimal128(12, 2)), ("list<list<text>>",
       pa.list_(pa.list_(pa.string()))), ("timestamp[us, tz=UTC]".lower(), pa.timestamp("us", "UTC"))],
 )  # fmt: skip
-def test_parse_type_accepts_common_type_names(text: str, kind: pa.DataType) -> None:
-    assert parse_type(text) == kind
+def test_parse_type_accepts_common_type_names(text: str, data_type: pa.DataType) -> None:
+    assert parse_type(text) == data_type
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Deletion vectors against sets of positions, and the decision between marking and rewriting."""
+"""Deletion vectors behave like sets of positions; the policy decides between marking and rewriting."""
 
 import random
 
@@ -43,17 +43,17 @@ def test_random_vectors_behave_like_sets(seed: int | None) -> None:
     seed = random.randrange(2**32) if seed is None else seed
     rng = random.Random(seed)
     top = rng.choice([10, 1000, 200_000])
-    one, other = ({rng.randrange(top) for _ in range(rng.randrange(1, 300))} for _ in range(2))
-    first, second = vector(*one), vector(*sorted(other))
+    set_1, set_2 = ({rng.randrange(top) for _ in range(rng.randrange(1, 300))} for _ in range(2))
+    vector_1, vector_2 = vector(*set_1), vector(*sorted(set_2))
     probes = np.array(sorted({rng.randrange(top) for _ in range(50)}))
     message = f"seed {seed}"
-    assert first.positions.tolist() == sorted(one), message
-    assert (first | second) == vector(*(one | other)), message
-    assert (first & second).positions.tolist() == sorted(one & other), message
-    assert first.is_disjoint(second) == one.isdisjoint(other), message
-    assert first.contains(probes).tolist() == [probe in one for probe in probes.tolist()], message
-    assert DeletionVector.from_bytes(first.to_bytes()) == first, message
-    assert len(first.to_bytes()) <= vector_bytes(top, len(one)) + 64, message
+    assert vector_1.positions.tolist() == sorted(set_1), message
+    assert (vector_1 | vector_2) == vector(*(set_1 | set_2)), message
+    assert (vector_1 & vector_2).positions.tolist() == sorted(set_1 & set_2), message
+    assert vector_1.is_disjoint(vector_2) == set_1.isdisjoint(set_2), message
+    assert vector_1.contains(probes).tolist() == [probe in set_1 for probe in probes.tolist()], message
+    assert DeletionVector.from_bytes(vector_1.to_bytes()) == vector_1, message
+    assert len(vector_1.to_bytes()) <= vector_bytes(top, len(set_1)) + 64, message
 
 
 @pytest.mark.parametrize(

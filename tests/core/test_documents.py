@@ -1,4 +1,4 @@
-"""JSON and YAML become plain values in one way only, and what cannot is refused where it stands."""
+"""Strict JSON and YAML: equal values, and errors with positions."""
 
 import json
 from typing import Any
@@ -43,10 +43,10 @@ WORDS = {
 }
 
 
-@pytest.mark.parametrize("written", WORDS)
-def test_parse_yaml_plain_words_are_json_values_or_text(written: str) -> None:
-    value = documents.parse_yaml(f"x: {written}".encode(), "it").value["x"]
-    assert (value, type(value)) == (WORDS[written], type(WORDS[written]))
+@pytest.mark.parametrize("text", WORDS)
+def test_parse_yaml_plain_words_are_json_values_or_text(text: str) -> None:
+    value = documents.parse_yaml(f"x: {text}".encode(), "it").value["x"]
+    assert (value, type(value)) == (WORDS[text], type(WORDS[text]))
 
 
 def test_parse_yaml_member_names_are_text() -> None:
@@ -61,13 +61,13 @@ def test_parse_yaml_resolves_aliases() -> None:
     assert documents.parse_yaml(b"a: &x {b: [1]}\nc: [*x, *x]", "it").value == {"a": {"b": [1]}, "c": [{"b": [1]}] * 2}
 
 
-def bomb(width: int, layers: int) -> str:
+def nested_aliases(width: int, layers: int) -> str:
     lines = [f"a0: &a0 [{', '.join(['x'] * width)}]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * width)}]" for n in range(1, layers)]
     return "\n".join(lines)
 
 
-BAD_YAML = {  # what is wrong, and where
+BAD_YAML = {  # error and position
     "a: 1\nb: 2\na: 3": ("member 'a' is duplicated", 3, 1),
     "{a: 1, a: 1}": ("member 'a' is duplicated", 1, 8),
     "a:\n  <<: {b: 1}": ("merging members with <<", 2, 3),
@@ -84,24 +84,24 @@ BAD_YAML = {  # what is wrong, and where
     "a: 1e999": ("the number 1e999 is too large", 1, 4),
     "[" * 500: ("more than 100 nested lists", 1, 101),
     "- " * 500: ("more than 100 nested lists", 1, 201),
-    bomb(10, 9): ("more than 200,000 values", 6, 10),
+    nested_aliases(10, 9): ("more than 200,000 values", 6, 10),
     f"a: &a {'x' * 100_000}\nb: [{', '.join(['*a'] * 300)}]": ("more than 200,000 values", 2, 797),
-    bomb(1, 200): ("more than 100 nested lists", 100, 12),
+    nested_aliases(1, 200): ("more than 100 nested lists", 100, 12),
 }
 
 
-@pytest.mark.parametrize("written", BAD_YAML, ids=lambda written: ascii(written)[:40])
-def test_parse_yaml_reports_errors_with_line_and_column(written: str) -> None:
-    problem, line, column = BAD_YAML[written]
+@pytest.mark.parametrize("text", BAD_YAML, ids=lambda written: ascii(written)[:40])
+def test_parse_yaml_reports_errors_with_line_and_column(text: str) -> None:
+    problem, line, column = BAD_YAML[text]
     with pytest.raises(Invalid, match="it is not valid YAML: ") as raised:
-        documents.parse_yaml(written.encode(), "it")
+        documents.parse_yaml(text.encode(), "it")
     assert problem in raised.value.message
     assert raised.value.message.endswith(f" at line {line}, column {column}")
     assert (raised.value.reason, raised.value.context) == ("bad_yaml", {"line": line, "column": column})
 
 
 @pytest.mark.parametrize(
-    ("written", "reported"),
+    ("text", "reported"),
     [
         (b"\xff", "it is not valid UTF-8"),
         (b"a: b\nc: \x00", "it is not valid YAML: character '\\x00' is not allowed at line 2"),
@@ -111,14 +111,14 @@ def test_parse_yaml_reports_errors_with_line_and_column(written: str) -> None:
     ],
     ids=["bytes", "control character", "number", "escape", "size"],
 )
-def test_parse_yaml_reports_errors_without_column(written: bytes, reported: str) -> None:
+def test_parse_yaml_reports_errors_without_column(text: bytes, reported: str) -> None:
     with pytest.raises(Invalid) as raised:
-        documents.parse_yaml(written, "it")
+        documents.parse_yaml(text, "it")
     assert (raised.value.reason, raised.value.message) == ("bad_yaml", reported)
 
 
 @pytest.mark.parametrize(
-    ("written", "reported"),
+    ("text", "reported"),
     [
         (b"\xff", "it is not valid UTF-8"),
         (b'{"a": 1,\n "a": 1}', "it is not valid JSON: member 'a' is duplicated"),
@@ -130,9 +130,9 @@ def test_parse_yaml_reports_errors_without_column(written: bytes, reported: str)
     ],
     ids=["bytes", "twice", "NaN", "overflow", "syntax", "depth", "number"],
 )
-def test_parse_json_reports_errors(written: bytes, reported: str) -> None:
+def test_parse_json_reports_errors(text: bytes, reported: str) -> None:
     with pytest.raises(Invalid) as raised:
-        documents.parse_json(written, "it")
+        documents.parse_json(text, "it")
     assert (raised.value.reason, raised.value.message) == ("bad_json", reported)
 
 
@@ -142,17 +142,17 @@ LINES = [
 ]
 
 
-@pytest.mark.parametrize(("written", "lines"), LINES, ids=["JSON", "YAML"])
-def test_document_line_falls_back_to_parent(written: str, lines: dict[str, int]) -> None:
-    found = documents.parse_document(written.encode(), None, "it")
-    assert {pointer: found.line(pointer) for pointer in lines} == lines
-    assert found.line("/a/1/nothing/here") == 4
-    assert found.line("/nothing") == found.line("")
+@pytest.mark.parametrize(("text", "lines"), LINES, ids=["JSON", "YAML"])
+def test_document_line_falls_back_to_parent(text: str, lines: dict[str, int]) -> None:
+    document = documents.parse_document(text.encode(), None, "it")
+    assert {pointer: document.line(pointer) for pointer in lines} == lines
+    assert document.line("/a/1/nothing/here") == 4
+    assert document.line("/nothing") == document.line("")
     assert Document(1, {}).line("/a") is None
 
 
 @pytest.mark.parametrize(
-    ("written", "format", "value"),
+    ("text", "format", "value"),
     [
         (b' \n{"a": "yes"}', None, {"a": "yes"}),
         (b"[1]", None, [1]),
@@ -162,8 +162,8 @@ def test_document_line_falls_back_to_parent(written: str, lines: dict[str, int])
         (b'"\\ud83d\\ude00"', Format.JSON, "\U0001f600"),
     ],
 )
-def test_parse_document_detects_json_unless_format_is_set(written: bytes, format: Format | None, value: Any) -> None:
-    assert documents.parse_document(written, format, "it").value == value
+def test_parse_document_detects_json_unless_format_is_set(text: bytes, format: Format | None, value: Any) -> None:
+    assert documents.parse_document(text, format, "it").value == value
 
 
 VALUES = st.recursive(
@@ -181,15 +181,15 @@ VALUES = st.recursive(
 
 @given(VALUES)
 def test_parse_json_and_parse_yaml_return_equal_values(value: Any) -> None:
-    written = json.dumps(value, ensure_ascii=False).encode()
-    assert documents.parse_json(written, "it") == documents.parse_yaml(written, "it").value == value
+    text = json.dumps(value, ensure_ascii=False).encode()
+    assert documents.parse_json(text, "it") == documents.parse_yaml(text, "it").value == value
 
 
 @given(st.text("ab:-? \n\t[]{}&*!|>'\"%#,<~1e.\\xUu09\x00é", max_size=60))
-def test_parse_document_of_any_text_returns_value_or_raises_invalid(written: str) -> None:
+def test_parse_document_of_any_text_returns_value_or_raises_invalid(text: str) -> None:
     for format in (Format.JSON, Format.YAML, None):
         try:
-            result = json.dumps(documents.parse_document(written.encode(), format, "it").value)
+            result = json.dumps(documents.parse_document(text.encode(), format, "it").value)
         except Invalid as raised:
             result = raised.message
         assert result

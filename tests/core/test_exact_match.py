@@ -20,20 +20,20 @@ TABLE = pa.schema(
 )
 
 
-def changed(index: int, field: tuple[str, pa.DataType]) -> pa.Schema:
+def with_change(index: int, field: tuple[str, pa.DataType]) -> pa.Schema:
     return TABLE.set(index, pa.field(*field))
 
 
 SAME = {
     "the table's own": TABLE,
-    "nothing required": changed(0, ("id", pa.int64())),
-    "large strings": changed(1, ("word", pa.large_string())),
-    "string views": changed(1, ("word", pa.string_view())),
-    "lists of large strings": changed(2, ("tags", pa.list_(pa.field("of no matter", pa.large_string(), nullable=False)))),
-    "structs of views": changed(3, ("at", pa.struct([("place", pa.string_view()), ("when", pa.timestamp("us"))]))),
-    "large lists": changed(2, ("tags", pa.large_list(pa.string_view()))),
-    "list views": changed(2, ("tags", pa.list_view(pa.string()))),
-    "milliseconds": changed(3, ("at", pa.struct([("place", pa.string()), ("when", pa.timestamp("ms"))]))),
+    "nothing required": with_change(0, ("id", pa.int64())),
+    "large strings": with_change(1, ("word", pa.large_string())),
+    "string views": with_change(1, ("word", pa.string_view())),
+    "lists of large strings": with_change(2, ("tags", pa.list_(pa.field("of no matter", pa.large_string(), nullable=False)))),
+    "structs of views": with_change(3, ("at", pa.struct([("place", pa.string_view()), ("when", pa.timestamp("us"))]))),
+    "large lists": with_change(2, ("tags", pa.large_list(pa.string_view()))),
+    "list views": with_change(2, ("tags", pa.list_view(pa.string()))),
+    "milliseconds": with_change(3, ("at", pa.struct([("place", pa.string()), ("when", pa.timestamp("ms"))]))),
     "metadata": TABLE.with_metadata({"a": "b"}),
 }  # fmt: skip
 
@@ -57,30 +57,33 @@ OTHER = [
         pa.schema([TABLE.field(i) for i in (1, 0, 2, 3)]),
         "column mismatch: column 1 is 'id' in the table, 'word' in the input",
     ),
-    (changed(1, ("Word", pa.string())), "column mismatch: column 2 is 'word' in the table, 'Word' in the input"),
-    (changed(0, ("id", pa.int32())), "column mismatch: column 'id' is int64 in the table, int32 in the input"),
-    (changed(1, ("word", pa.binary())), "column mismatch: column 'word' is string in the table, binary in the input"),
+    (with_change(1, ("Word", pa.string())), "column mismatch: column 2 is 'word' in the table, 'Word' in the input"),
+    (with_change(0, ("id", pa.int32())), "column mismatch: column 'id' is int64 in the table, int32 in the input"),
     (
-        changed(2, ("tags", pa.large_list(pa.binary()))),
+        with_change(1, ("word", pa.binary())),
+        "column mismatch: column 'word' is string in the table, binary in the input",
+    ),
+    (
+        with_change(2, ("tags", pa.large_list(pa.binary()))),
         "column mismatch: column 'tags' is list<item: string> in the table, large_list<item: binary> in the input",
     ),
     (
-        changed(2, ("tags", pa.map_(pa.string(), pa.string()))),
+        with_change(2, ("tags", pa.map_(pa.string(), pa.string()))),
         "column mismatch: column 'tags' is list<item: string> in the table, map<string, string> in the input",
     ),
     (
-        changed(3, ("at", pa.struct([("place", pa.string())]))),
+        with_change(3, ("at", pa.struct([("place", pa.string())]))),
         "column mismatch: column 'at' is struct<place: string, when: timestamp[us]> in the table, "
         "struct<place: string> in the input",
     ),
 ]
 
 
-@pytest.mark.parametrize(("input_value", "sentence"), OTHER, ids=[sentence[17:60] for _, sentence in OTHER])
-def test_check_exact_reports_first_difference(input_value: pa.Schema, sentence: str) -> None:
+@pytest.mark.parametrize(("input_value", "message"), OTHER, ids=[sentence[17:60] for _, sentence in OTHER])
+def test_check_exact_reports_first_difference(input_value: pa.Schema, message: str) -> None:
     with pytest.raises(Invalid) as raised:
         check_exact(input_value, TABLE)
-    assert (raised.value.reason, raised.value.message) == ("column_mismatch", sentence)
+    assert (raised.value.reason, raised.value.message) == ("column_mismatch", message)
 
 
 def test_check_exact_rejects_column_names_that_are_not_utf8() -> None:
@@ -103,7 +106,7 @@ LIST_VIEWS = [
 def test_cast_batch_keeps_values_of_list_views(data_type: pa.DataType, values: list[Any]) -> None:
     stored = canonical_schema(pa.schema([("c", data_type)]))
     batch = pa.record_batch([pa.array(values, data_type)], ["c"])
-    for part in (batch, batch.slice(1)):
-        rows = cast_batch(part, stored)
+    for slice_ in (batch, batch.slice(1)):
+        rows = cast_batch(slice_, stored)
         rows.validate(full=True)
-        assert rows.column(0).to_pylist() == part.column(0).to_pylist()
+        assert rows.column(0).to_pylist() == slice_.column(0).to_pylist()

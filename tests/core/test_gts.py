@@ -1,4 +1,4 @@
-"""A GTS id says what derives from what; a text that is none is refused where it stops being one."""
+"""Parse GTS ids; errors name the position."""
 
 from typing import Any
 from uuid import UUID
@@ -49,10 +49,10 @@ def test_gts_parse_distinguishes_types_from_instances() -> None:
         Segment("acme", "shop", "_", "gift", 1, 2),
     )
     assert gift.is_type
-    named, nameless = parse(GIFT.removesuffix("~")), parse(f"{GIFT}{KEY}")
-    assert not named.is_type
-    assert not nameless.is_type
-    assert nameless.tail == UUID(KEY)
+    type_id, instance_id = parse(GIFT.removesuffix("~")), parse(f"{GIFT}{KEY}")
+    assert not type_id.is_type
+    assert not instance_id.is_type
+    assert instance_id.tail == UUID(KEY)
 
 
 @pytest.mark.parametrize(
@@ -92,10 +92,10 @@ def test_gts_parse_distinguishes_types_from_instances() -> None:
     ],
 )
 def test_gts_parse_rejects_bad_ids_with_position(text: str, position: int, expected: str) -> None:
-    with pytest.raises(Invalid) as refused:
+    with pytest.raises(Invalid) as raised:
         parse(text)
-    assert refused.value.reason == "bad_gts_id"
-    assert (refused.value.context["position"], f"expected {expected}" in refused.value.message) == (position, True)
+    assert raised.value.reason == "bad_gts_id"
+    assert (raised.value.context["position"], f"expected {expected}" in raised.value.message) == (position, True)
 
 
 def test_gts_parse_accepts_at_most_1024_characters() -> None:
@@ -106,10 +106,10 @@ def test_gts_parse_accepts_at_most_1024_characters() -> None:
 
 
 def test_gts_parse_error_is_printable_for_any_text() -> None:
-    with pytest.raises(Invalid) as refused:
+    with pytest.raises(Invalid) as raised:
         parse("gts.\ud800\x00é~")
-    assert refused.value.context["gts_id"].isascii()
-    assert refused.value.context["gts_id"].isprintable()
+    assert raised.value.context["gts_id"].isascii()
+    assert raised.value.context["gts_id"].isprintable()
 
 
 def test_gts_id_uuid_is_stable() -> None:
@@ -119,7 +119,7 @@ def test_gts_id_uuid_is_stable() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "is_valid"),
     [
         (KEY, True),
         (KEY.upper(), True),
@@ -143,8 +143,8 @@ def test_gts_id_uuid_is_stable() -> None:
         (f"{'x' * 5_000}~{KEY}", False),
     ],
 )
-def test_parse_schema_id_accepts_uuid_alone_or_after_type(text: str, found: bool) -> None:
-    assert parse_schema_id(text) == (UUID(KEY) if found else None)
+def test_parse_schema_id_accepts_uuid_alone_or_after_type(text: str, is_valid: bool) -> None:
+    assert parse_schema_id(text) == (UUID(KEY) if is_valid else None)
 
 
 def test_parse_schema_type_accepts_query_returns_and_derived_types() -> None:
@@ -152,8 +152,8 @@ def test_parse_schema_type_accepts_query_returns_and_derived_types() -> None:
     assert parse_schema_type(QUERY_RETURNS) == QUERY_RETURNS
     assert parse_schema_type(f"gts://{QUERY_RETURNS}") == QUERY_RETURNS
     assert parse_schema_type(derived) == derived
-    room = gts.MAX_STORED_LENGTH - len(f"{QUERY_RETURNS}.shop._.orders.v1~")
-    assert len(parse_schema_type(f"{QUERY_RETURNS}{'a' * room}.shop._.orders.v1~")) == 255
+    max_name_length = gts.MAX_STORED_LENGTH - len(f"{QUERY_RETURNS}.shop._.orders.v1~")
+    assert len(parse_schema_type(f"{QUERY_RETURNS}{'a' * max_name_length}.shop._.orders.v1~")) == 255
 
 
 @pytest.mark.parametrize(
@@ -174,6 +174,6 @@ def test_parse_schema_type_accepts_query_returns_and_derived_types() -> None:
     ],
 )
 def test_parse_schema_type_rejects_other_types_with_advice(text: Any, reason: str, reported: str) -> None:
-    with pytest.raises(Invalid) as refused:
+    with pytest.raises(Invalid) as raised:
         parse_schema_type(text)
-    assert (refused.value.reason, reported in refused.value.message) == (reason, True)
+    assert (raised.value.reason, reported in raised.value.message) == (reason, True)

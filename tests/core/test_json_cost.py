@@ -1,4 +1,4 @@
-"""The estimate of a JSON text is an upper bound of what its values take, and close enough to be useful."""
+"""The estimate of a JSON text is an upper bound of the memory of its values, and close to it."""
 
 import json
 import sys
@@ -71,7 +71,7 @@ def test_estimate_json_of_random_values_is_an_upper_bound(seed: int | None) -> N
         assert memory_of(document) <= estimate_json(text).bytes + 600, (seed, text)
 
 
-def test_check_json_cost_refuses_many_values_before_they_exist() -> None:
+def test_check_json_cost_rejects_many_values_before_parsing() -> None:
     with pytest.raises(Invalid) as error:
         check_json_cost(TEXTS["empty objects"], 9_999)
     assert error.value.reason == "too_many_values"

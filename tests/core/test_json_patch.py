@@ -1,4 +1,4 @@
-"""A patch changes what it says and nothing else, whole or not at all, and never the values it was given."""
+"""JSON Patch and Merge Patch: results, limits, and unchanged arguments."""
 
 import json
 from copy import deepcopy
@@ -72,22 +72,22 @@ def test_apply_merge_patch_empty_patch_changes_nothing(target: Any) -> None:
 def test_apply_merge_patch_rejects_deep_patches() -> None:
     assert apply_merge_patch({}, deep(MAX_DEPTH)) == deep(MAX_DEPTH)
     for levels in (MAX_DEPTH + 1, 50_000):
-        with pytest.raises(Invalid) as refused:
+        with pytest.raises(Invalid) as raised:
             apply_merge_patch({}, deep(levels))
-        assert refused.value.reason == "bad_patch"
+        assert raised.value.reason == "bad_patch"
 
 
 # -- JSON Patch -------------------------------------------------------------------------------------------------------
 
 
 def op(text: str, *value: Any) -> dict[str, Any]:
-    """`move /a /b` as an operation: from /a to /b. A value comes as an argument."""
+    """Parse an operation: `move /a /b` moves from /a to /b. A value is an argument."""
     name, *pointers = text.split(" ")
-    *origin, path = pointers or [""]
+    *source, path = pointers or [""]
     return {
         "op": name,
         "path": path,
-        **({"from": origin[0]} if origin else {}),
+        **({"from": source[0]} if source else {}),
         **({"value": value[0]} if value else {}),
     }
 
@@ -194,11 +194,11 @@ def test_apply_json_patch_rejects_impossible_operations_with_number_and_pointer(
 ) -> None:
     target: Any = {"a": 1, "n": None, "s": "text", "list": [1, 2], "o": {"p": {}}}
     before = deepcopy(target)
-    with pytest.raises(Invalid) as refused:
+    with pytest.raises(Invalid) as raised:
         apply_json_patch(target, operations)
-    assert refused.value.reason == "bad_patch"
-    assert reported in refused.value.message
-    assert refused.value.context["pointer"] == pointer
+    assert raised.value.reason == "bad_patch"
+    assert reported in raised.value.message
+    assert raised.value.context["pointer"] == pointer
     assert target == before
 
 
@@ -207,10 +207,10 @@ def test_apply_json_patch_rejects_impossible_operations_with_number_and_pointer(
     [(1, True), (0, False), (True, 1), (None, False), ("1", 1), ([1], [1, 2]), ({"a": 1}, {"a": 1, "b": 1}), ([0], [False]), ({}, [])],
 )  # fmt: skip
 def test_apply_json_patch_failed_test_raises_conflict(value: Any, tested: Any) -> None:
-    with pytest.raises(Conflict) as refused:
+    with pytest.raises(Conflict) as raised:
         apply_json_patch({"a": value}, [op("remove /a"), op("add /a", value), op("test /a", tested)])
-    assert refused.value.reason == "patch_test_failed"
-    assert refused.value.context == {"pointer": "/a", "operation": 2}
+    assert raised.value.reason == "patch_test_failed"
+    assert raised.value.context == {"pointer": "/a", "operation": 2}
 
 
 def test_apply_json_patch_accepts_a_thousand_operations() -> None:
@@ -220,16 +220,16 @@ def test_apply_json_patch_accepts_a_thousand_operations() -> None:
 @pytest.mark.parametrize("value", ["x" * 1_000, [1] * 500, {"name" * 20: {"b": None}}, 10**400])
 def test_apply_json_patch_limits_copied_characters(value: Any) -> None:
     doubling = [op("copy /a /a/-")] * 60
-    with pytest.raises(Invalid) as refused:
+    with pytest.raises(Invalid) as raised:
         apply_json_patch({"a": [value]}, doubling)
-    assert "copies more than" in refused.value.message
-    assert refused.value.context["pointer"] == "/a"
+    assert "copies more than" in raised.value.message
+    assert raised.value.context["pointer"] == "/a"
 
 
-@pytest.mark.parametrize("kind", ["text", "name", "number", "list"])
-def test_apply_json_patch_counts_every_copied_character(kind: str) -> None:
+@pytest.mark.parametrize("operation_name", ["text", "name", "number", "list"])
+def test_apply_json_patch_counts_every_copied_character(operation_name: str) -> None:
     def copied(size: int) -> Any:
-        value = {"text": "x" * size, "name": {"x" * size: 1}, "number": 10**size, "list": [1] * size}[kind]
+        value = {"text": "x" * size, "name": {"x" * size: 1}, "number": 10**size, "list": [1] * size}[operation_name]
         return apply_json_patch({"a": value, "all": []}, [op("copy /a /all/-")] * MAX_OPERATIONS)
 
     assert len(json.dumps(copied(900))) > 900_000
@@ -238,10 +238,10 @@ def test_apply_json_patch_counts_every_copied_character(kind: str) -> None:
 
 
 def test_apply_json_patch_limits_depth_of_copies() -> None:
-    into = "/a" * (MAX_DEPTH // 2)
-    with pytest.raises(Invalid) as refused:
-        apply_json_patch(deep(MAX_DEPTH // 2), [op(f"copy  {into}")] * 5)
-    assert "more than 100 levels" in refused.value.message
+    pointer = "/a" * (MAX_DEPTH // 2)
+    with pytest.raises(Invalid) as raised:
+        apply_json_patch(deep(MAX_DEPTH // 2), [op(f"copy  {pointer}")] * 5)
+    assert "more than 100 levels" in raised.value.message
 
 
 @given(JSON, NAMES, JSON)
@@ -250,5 +250,5 @@ def test_apply_json_patch_added_value_can_be_removed(inner: Any, name: str, valu
     pointer = "/" + name.replace("~", "~0").replace("/", "~1")
     added = apply_json_patch(target, [op("add /x", {}), {"op": "add", "path": f"/x{pointer}", "value": value}])
     assert added == {**target, "x": {name: value}}
-    again = [{"op": "test", "path": f"/x{pointer}", "value": value}, op("remove /x")]
-    assert apply_json_patch(added, again) == target
+    operations = [{"op": "test", "path": f"/x{pointer}", "value": value}, op("remove /x")]
+    assert apply_json_patch(added, operations) == target

@@ -1,4 +1,4 @@
-"""A schema moves only along the paths that were drawn for it, and settles as it goes."""
+"""Lifecycle states: transitions and editable members."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -23,7 +23,7 @@ PATHS = {
     "DEPRECATED > ARCHIVED": ("archive", Role.ADMIN),
     "ARCHIVED > DEPRECATED": ("restore", Role.ADMIN),
 }
-PAIRS = [f"{one} > {other}" for one in LifecycleState for other in LifecycleState]
+PAIRS = [f"{old} > {new}" for old in LifecycleState for new in LifecycleState]
 
 
 def test_transitions_cover_all_sixteen_state_pairs() -> None:
@@ -35,24 +35,24 @@ def test_transitions_cover_all_sixteen_state_pairs() -> None:
 def test_find_transition_returns_transition_or_raises_unsupported(pair: str) -> None:
     current, to = map(LifecycleState, pair.split(" > "))
     if pair in PATHS:
-        found = find_transition(current, to)
-        assert (found.verb, found.role) == PATHS[pair]
+        transition = find_transition(current, to)
+        assert (transition.verb, transition.role) == PATHS[pair]
         return
-    with pytest.raises(Unsupported) as refused:
+    with pytest.raises(Unsupported) as members:
         find_transition(current, to)
-    possible = [path.split(" > ")[1] for path in PATHS if path.startswith(f"{current} > ")]
-    assert refused.value.as_dict() == {
+    valid_states = [path.split(" > ")[1] for path in PATHS if path.startswith(f"{current} > ")]
+    assert members.value.as_dict() == {
         "kind": "Unsupported",
         "reason": "illegal_transition",
-        "message": f"A schema cannot change from {current} to {to}. Possible states: {', '.join(possible)}",
+        "message": f"A schema cannot change from {current} to {to}. Possible states: {', '.join(valid_states)}",
         "current": str(current),
         "to": str(to),
-        "possible": possible,
+        "possible": valid_states,
     }
 
 
 @pytest.mark.parametrize(
-    ("state", "changed", "refused"),
+    ("state", "changed", "members"),
     [
         (LifecycleState.DRAFT, set(MEMBERS), None),
         (LifecycleState.ACTIVE, set(MEMBERS), None),
@@ -63,18 +63,18 @@ def test_find_transition_returns_transition_or_raises_unsupported(pair: str) -> 
         (LifecycleState.DEPRECATED, set(MEMBERS), ["fields", "name"]),
         (LifecycleState.ARCHIVED, {"description"}, ["description"]),
         (LifecycleState.ARCHIVED, set(MEMBERS), ["description", "fields", "metadata", "name"]),
-        (LifecycleState.ARCHIVED, set(), []),  # a write that changes nothing is a write
+        (LifecycleState.ARCHIVED, set(), []),  # a write without changes is rejected, too
     ],
 )
 def test_assert_editable_allows_members_by_schema_state(
-    state: LifecycleState, changed: set[str], refused: list[str] | None
+    state: LifecycleState, changed: set[str], members: list[str] | None
 ) -> None:
-    if refused is None:
+    if members is None:
         assert_editable(state, changed)
         return
     with pytest.raises(Unsupported) as error:
         assert_editable(state, changed)
-    assert (error.value.reason, error.value.context["members"]) == ("read_only_state", refused)
+    assert (error.value.reason, error.value.context["members"]) == ("read_only_state", members)
     assert state in error.value.message
 
 
@@ -83,7 +83,7 @@ def test_can_be_referenced_accepts_active_schemas_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("passed", "days", "due"),
+    ("elapsed", "days", "due"),
     [
         (timedelta(days=90), 90, True),
         (timedelta(days=90) - timedelta(microseconds=1), 90, False),
@@ -92,6 +92,6 @@ def test_can_be_referenced_accepts_active_schemas_only() -> None:
         (-timedelta(seconds=1), 0, False),
     ],
 )
-def test_is_archive_due_after_configured_days(passed: timedelta, days: int, due: bool) -> None:
+def test_is_archive_due_after_configured_days(elapsed: timedelta, days: int, due: bool) -> None:
     changed = datetime(2026, 3, 1, 12, tzinfo=UTC)
-    assert is_archive_due(changed, changed + passed, days) is due
+    assert is_archive_due(changed, changed + elapsed, days) is due

@@ -75,7 +75,7 @@ def test_validate_keys_names_missing_key_columns_of_both_sides() -> None:
         assert isinstance(raised.value, Invalid)
         assert raised.value.reason == "missing_key_column"
         assert raised.value.context == {"side": side, "missing": ["name", "size"], "columns": other.names}
-        assert "'code'" in raised.value.message, "it says what there is"
+        assert "'code'" in raised.value.message, "the error lists the columns"
 
 
 @pytest.mark.parametrize(
@@ -111,8 +111,8 @@ TYPES = [
 ]  # fmt: skip
 PAIRS = list(product(TYPES, TYPES))
 
-# What is in the target, what comes, and what becomes of both.
-BECOME = [
+# type of the target, type of the source, common type
+COMMON_TYPES = [
     (pa.int32(), pa.int64(), pa.int64()), (pa.int64(), pa.int8(), pa.int64()), (pa.uint8(), pa.uint32(), pa.uint32()),
     (pa.uint8(), pa.int8(), pa.int16()), (pa.int16(), pa.uint8(), pa.int16()), (pa.int8(), pa.uint32(), pa.int64()),
     (pa.int64(), pa.uint32(), pa.int64()), (pa.float32(), pa.float64(), pa.float64()), (pa.float16(), pa.float32(), pa.float32()),
@@ -129,7 +129,7 @@ BECOME = [
     (pa.struct([("a", pa.int8())]), pa.struct([("a", pa.int64())]), pa.struct([("a", pa.int64())])),
 ]  # fmt: skip
 
-REFUSED = [
+INCOMPATIBLE_TYPES = [
     (pa.int64(), pa.float64()), (pa.float64(), pa.int8()), (pa.int64(), pa.string()), (pa.string(), pa.int64()),
     (pa.date32(), pa.timestamp("us")), (pa.timestamp("us"), pa.date32()), (pa.timestamp("us"), pa.timestamp("us", "UTC")),
     (pa.timestamp("us", "UTC"), pa.timestamp("us", "Asia/Tokyo")), (pa.uint64(), pa.int64()), (pa.int8(), pa.uint64()),
@@ -140,14 +140,14 @@ REFUSED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("target", "source", "result"), BECOME, ids=str)
+@pytest.mark.parametrize(("target", "source", "result"), COMMON_TYPES, ids=str)
 def test_unify_schemas_returns_narrowest_common_type(
     target: pa.DataType, source: pa.DataType, result: pa.DataType
 ) -> None:
     assert common_type(target, source) == result
 
 
-@pytest.mark.parametrize(("target", "source"), REFUSED, ids=str)
+@pytest.mark.parametrize(("target", "source"), INCOMPATIBLE_TYPES, ids=str)
 def test_unify_schemas_rejects_lossy_type_pairs(target: pa.DataType, source: pa.DataType) -> None:
     assert common_type(target, source) is None
     with pytest.raises(ValueError) as raised:
@@ -173,7 +173,7 @@ def test_unify_schemas_is_symmetric_except_for_integers_and_decimals() -> None:
     }
     decimals, integers = ([str(t) for t in TYPES if test(t)] for test in (pa.types.is_decimal, pa.types.is_integer))
     exact = set(product(decimals, integers)) | set(product(integers, decimals))
-    # decimal256 stays what it is where it is the target's, and is not brought into a narrower target
+    # decimal256 stays the type of the target; it does not fit into a narrower target
     wide = {(a, b) for a, b in product(decimals, decimals) if "256" in a + b}
     packed = {(a, b) for a, b in one_sided if "dictionary" in a + b and "decimal" in a + b}
     assert one_sided - wide - packed == exact
@@ -184,16 +184,16 @@ def test_unify_schemas_common_type_preserves_all_values() -> None:
         both = common_type(target, source)
         if both is None:
             continue
-        for narrow in (_unpacked(target), _unpacked(source)):
+        for narrow in (_value_type(target), _value_type(source)):
             if pa.types.is_integer(narrow) and pa.types.is_decimal(both):
-                continue  # whether the digits suffice is asked of each value
+                continue  # digits are checked per value
             for value in EXTREMES.get(str(narrow), [None]):
-                wide = pc.cast(pa.array([value], narrow), _unpacked(both))
+                wide = pc.cast(pa.array([value], narrow), _value_type(both))
                 assert wide.to_pylist() == [value], f"{value!r} of {narrow} in {both}"
 
 
-def _unpacked(kind: pa.DataType) -> pa.DataType:
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
+def _value_type(data_type: pa.DataType) -> pa.DataType:
+    return data_type.value_type if pa.types.is_dictionary(data_type) else data_type
 
 
 EXTREMES: dict[str, list[Any]] = {
@@ -261,13 +261,13 @@ def test_rules_for_unknown_strategy_lists_valid_strategies(strategy: Any) -> Non
 
 def test_plan_merge_resolves_columns_and_types() -> None:
     source = pa.schema([("size", pa.float32()), ("id", pa.int32())])
-    settled = plan_merge(source, PEOPLE, [" id "], "upsert", batch_rows=7, row_ids=True, partitions=["name"])
-    assert settled.keys == ("id",)
-    assert settled.schema == PEOPLE
-    assert settled.source_columns == ("id", "size")
-    assert settled.source_schema == pa.schema([("id", pa.int64()), ("size", pa.float64())])
-    assert (settled.batch_rows, settled.row_ids, settled.partitions) == (7, True, ("name",))
-    assert settled.keeps_columns
+    plan = plan_merge(source, PEOPLE, [" id "], "upsert", batch_rows=7, row_ids=True, partitions=["name"])
+    assert plan.keys == ("id",)
+    assert plan.schema == PEOPLE
+    assert plan.source_columns == ("id", "size")
+    assert plan.source_schema == pa.schema([("id", pa.int64()), ("size", pa.float64())])
+    assert (plan.batch_rows, plan.row_ids, plan.partitions) == (7, True, ("name",))
+    assert plan.keeps_columns
 
 
 def test_merge_plan_keeps_columns_unless_full_merge_replaces_them_all() -> None:
@@ -341,8 +341,8 @@ MATCH = MatchCounts({"a": 10, "b": 5}, new=7, rows=22)
 def test_plan_rewrite_rewrites_only_changed_files(
     strategy: str, rewrite: str, drop: str, insert: bool, counts: tuple[int, int, int]
 ) -> None:
-    settled = plan_merge(PEOPLE, PEOPLE, "id", strategy)
-    work = plan_rewrite(settled, [A, B, C], MATCH, before=60)
+    plan = plan_merge(PEOPLE, PEOPLE, "id", strategy)
+    work = plan_rewrite(plan, [A, B, C], MATCH, before=60)
     assert [f.path for f in work.rewrite] == list(rewrite)
     assert [f.path for f in work.drop] == list(drop)
     assert (work.insert, work.counts, work.before) == (insert, Counts(*counts), 60)
@@ -394,7 +394,7 @@ def test_plan_rewrite_counts_rows_of_unread_files() -> None:
     )
 
 
-# Counts and refusals
+# Counts and errors
 
 
 def test_compute_merge_stats_returns_consistent_counts() -> None:
@@ -412,9 +412,16 @@ def test_compute_merge_stats_returns_consistent_counts() -> None:
     ids=str,
 )  # fmt: skip
 def test_compute_merge_stats_rejects_invalid_counts(wrong: dict[str, Any]) -> None:
-    right = {"strategy": "upsert", "target_before": 10, "target_after": 8, "inserted": 1, "updated": 4, "deleted": 3}
+    valid_counts = {
+        "strategy": "upsert",
+        "target_before": 10,
+        "target_after": 8,
+        "inserted": 1,
+        "updated": 4,
+        "deleted": 3,
+    }
     with pytest.raises(Invalid) as raised:
-        compute_merge_stats(**{**right, **wrong})
+        compute_merge_stats(**{**valid_counts, **wrong})
     assert raised.value.reason == "bad_counts"
 
 
@@ -438,7 +445,7 @@ def test_row_errors_report_side_count_and_advice() -> None:
     assert len(twice.message) < 400, "a long key is cut"
 
 
-# Reach
+# Key ranges
 
 KEYS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "integers": (pa.int64(), st.integers(-9, 9) | st.integers(-(2**63), 2**63 - 1)),
@@ -458,10 +465,10 @@ KEYS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
 }
 
 
-@pytest.mark.parametrize("kind", KEYS)
+@pytest.mark.parametrize("type_name", KEYS)
 @given(data=st.data())
-def test_key_ranges_overlap_file_exactly_if_a_key_is_within_its_bounds(kind: str, data: st.DataObject) -> None:
-    type_, values = KEYS[kind]
+def test_key_ranges_overlap_file_exactly_if_a_key_is_within_its_bounds(type_name: str, data: st.DataObject) -> None:
+    type_, values = KEYS[type_name]
     keys = data.draw(st.lists(values, max_size=5))
     low, high = sorted(data.draw(st.lists(values, min_size=2, max_size=2)))
     reach = KeyRanges.of(pa.table({"id": pa.array(keys, type_)}))

@@ -23,6 +23,6 @@ def test_parse_dataset_ref_name_returns_name() -> None:
     "text", [ID.hex, f"{{{ID}}}", f"urn:uuid:{ID}", f" {ID}", f"{ID}\n", "550e8400-e29b41d4a716-446655440000", "orders", ""]
 )  # fmt: skip
 def test_parse_dataset_ref_other_text_is_a_bad_name(text: str) -> None:
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(Invalid) as raised:
         parse_dataset_ref(text)
-    assert caught.value.reason == "bad_dataset_name"
+    assert raised.value.reason == "bad_dataset_name"

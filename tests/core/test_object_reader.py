@@ -121,10 +121,10 @@ def test_accessor_bad_value_is_collected_and_read_as_default(
 def test_accessor_bad_value_is_raised_by_a_strict_reader(
     accessor: str, value: Any, default: Any, pointer: str, problem: Problem, values: dict[str, Any]
 ) -> None:
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(Invalid) as raised:
         ACCESSORS[accessor](ObjectReader({"x": value}, STRICT))
-    assert caught.value.context == {"problem": problem, "values": values}
-    assert caught.value.message.startswith(pointer[1:])
+    assert raised.value.context == {"problem": problem, "values": values}
+    assert raised.value.message.startswith(pointer[1:])
 
 
 @pytest.mark.parametrize("accessor", ACCESSORS.values(), ids=ACCESSORS)
@@ -190,9 +190,9 @@ def test_reject_unknown_strict_names_the_first_in_alphabetical_order_and_the_mem
     reader.flag("a", None)
     reader.text("c", None)
     reader.text("c", None)
-    with pytest.raises(Invalid, match="b UNKNOWN_MEMBER") as caught:
+    with pytest.raises(Invalid, match="b UNKNOWN_MEMBER") as raised:
         reader.reject_unknown()
-    assert caught.value.context["values"] == {"valid": ("a", "c")}
+    assert raised.value.context["values"] == {"valid": ("a", "c")}
 
 
 def test_reject_unknown_escapes_the_pointer_by_the_rules() -> None:
@@ -233,26 +233,26 @@ def test_list_entries_replaces_an_error_by_the_errors_that_it_contains() -> None
         MemberError("/fields", Invalid("bad_field", "several", errors=inner)),
         MemberError.of("/name", "missing_member.required", {"member": "name"}),
     ]
-    own = {"pointer": "/name", "message": "name is required", "code": "missing_member"}
-    assert list_entries(errors) == [*inner, own]
+    error = {"pointer": "/name", "message": "name is required", "code": "missing_member"}
+    assert list_entries(errors) == [*inner, error]
 
 
 def test_raise_errors_reports_the_first_and_a_bounded_number() -> None:
     raise_errors("bad_query", [])
     errors = [MemberError.of(f"/{i}", "missing_member.required", {"member": str(i)}) for i in range(MAX_ERRORS + 20)]
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(Invalid) as raised:
         raise_errors("bad_query", errors)
-    assert "0 is required (119 more in errors)" in caught.value.message
-    assert len(caught.value.context["errors"]) == MAX_ERRORS
+    assert "0 is required (119 more in errors)" in raised.value.message
+    assert len(raised.value.context["errors"]) == MAX_ERRORS
 
 
 def test_check_text_names_the_value_in_its_message() -> None:
     assert check_text("abc", "reason", 3) == "abc"
     messages = []
     for value in (5, "abcd", "\x00"):
-        with pytest.raises(Invalid) as caught:
+        with pytest.raises(Invalid) as raised:
             check_text(value, "reason", 3)
-        messages.append((caught.value.reason, caught.value.message))
+        messages.append((raised.value.reason, raised.value.message))
     assert messages == [
         ("not_text", "reason must be a string"),
         ("text_too_long", "reason has 4 characters. At most 3 are allowed"),
@@ -267,7 +267,7 @@ def test_unwrap_entity_returns_the_object_with_or_without_wrapper() -> None:
             unwrap_entity(payload, "x")
 
 
-# The errors of the interfaces: the same problem with the code and the message of member contract.
+# Errors of each interface: the same problem has the code and the message of its contract.
 
 
 def test_pipeline_rules_have_a_sentence_for_every_problem_of_an_operation() -> None:
@@ -275,7 +275,7 @@ def test_pipeline_rules_have_a_sentence_for_every_problem_of_an_operation() -> N
     sentences = {
         problem: PIPELINE_RULES.to_error(problem, "x", {**values, "expected": "a cat"}).message
         for problem in Problem
-        if problem is not Problem.NOT_A_FLAG  # no member of an operation is true or false
+        if problem is not Problem.NOT_A_FLAG  # an operation has no boolean member
     }
     assert sentences[Problem.UNKNOWN_MEMBER] == "is not a valid member. Valid members: a, b"
     assert sentences[Problem.TEXT_TOO_LONG] == "has 2,000 characters; at most 1,000 are allowed"
@@ -285,13 +285,13 @@ def test_pipeline_rules_have_a_sentence_for_every_problem_of_an_operation() -> N
 
 def test_operation_error_has_the_code_of_its_contract_and_a_pointer() -> None:
     for type in ("append", "merge"):
-        with pytest.raises(Invalid) as caught:
+        with pytest.raises(Invalid) as raised:
             parse_operation({"type": type, "parameters": {"source": {"dataset_id": 5}}}, 0)
-        error = caught.value
+        error = raised.value
         assert (error.reason, error.message) == (f"{type}_000", f"Invalid {type} operation")
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(Invalid) as raised:
         parse_operation({"type": "append", "parameters": {"source": {"dataset_id": 5}}}, 0)
-    assert caught.value.context == {
+    assert raised.value.context == {
         "pointer": "/parameters/source/dataset_id",
         "problem": f"must be a UUID, such as {ID}",
         "operation_order": 0,
@@ -299,9 +299,9 @@ def test_operation_error_has_the_code_of_its_contract_and_a_pointer() -> None:
 
 
 def test_query_and_field_errors_are_collected_with_pointers() -> None:
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(Invalid) as raised:
         parse_new_query({"x": 1, "name": 5, "sql": "SELECT 1", "parameters": [{"name": "p", "y": 1}]})
-    entries = [(entry["pointer"], entry["code"]) for entry in caught.value.context["errors"]]
+    entries = [(entry["pointer"], entry["code"]) for entry in raised.value.context["errors"]]
     assert entries == [
         ("/x", "unknown_member"),
         ("/name", "not_text"),
@@ -309,10 +309,10 @@ def test_query_and_field_errors_are_collected_with_pointers() -> None:
         ("/parameters/0/type", "missing_member"),
         ("/returns_schema_id", "missing_member"),
     ]
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(Invalid) as raised:
         parse_fields([{"name": "a", "type": "string", "optional": None, "x": 1}, 5, {"name": "a", "type": "object"}])
-    assert (caught.value.reason, caught.value.context["field"]) == ("non_scalar_field", "a")
-    assert [(entry["pointer"], entry["code"]) for entry in caught.value.context["errors"]] == [
+    assert (raised.value.reason, raised.value.context["field"]) == ("non_scalar_field", "a")
+    assert [(entry["pointer"], entry["code"]) for entry in raised.value.context["errors"]] == [
         ("/fields/0/optional", "bad_field"),
         ("/fields/0", "unknown_member"),
         ("/fields/1", "bad_field"),
@@ -333,8 +333,8 @@ def test_strict_reader_raises_the_first_error_that_a_collecting_reader_records(v
     collecting = ObjectReader({"x": value}, COLLECT)
     collected, strict = accessor(collecting), ObjectReader({"x": value}, STRICT)
     if collecting.errors:
-        with pytest.raises(Invalid) as caught:
+        with pytest.raises(Invalid) as raised:
             accessor(strict)
-        assert caught.value.message == collecting.errors[0].error.message
+        assert raised.value.message == collecting.errors[0].error.message
     else:
         assert repr(accessor(strict)) == repr(collected)

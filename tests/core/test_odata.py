@@ -58,14 +58,14 @@ TRUE, FALSE, NULL = (
 )
 
 
-def eq(left: ODataField | CaseFold, value: Any, kind: FieldKind) -> ODataCompare:
-    return ODataCompare(ODataComparison.EQ, left, ODataLiteral(value, kind))
+def equals(left: ODataField | CaseFold, value: Any, field_kind: FieldKind) -> ODataCompare:
+    return ODataCompare(ODataComparison.EQ, left, ODataLiteral(value, field_kind))
 
 
-SET = eq(FLAG, True, FieldKind.BOOLEAN)
-UNSET = eq(FLAG, False, FieldKind.BOOLEAN)
+SET = equals(FLAG, True, FieldKind.BOOLEAN)
+UNSET = equals(FLAG, False, FieldKind.BOOLEAN)
 HAS_B = TextMatch(MatchKind.ANYWHERE, NAME, ODataLiteral("b", FieldKind.TEXT))
-ONE, TWO = eq(N, 1, FieldKind.INTEGER), eq(N, 2, FieldKind.INTEGER)
+ONE, TWO = equals(N, 1, FieldKind.INTEGER), equals(N, 2, FieldKind.INTEGER)
 TEN = datetime(2026, 1, 31, 10, tzinfo=UTC)
 
 TREES: dict[str, Node] = {
@@ -90,7 +90,7 @@ TREES: dict[str, Node] = {
     "(flag and n eq 1) eq null": TruthTest(ODataAnd((FLAG, ONE)), None),
     "not (flag and n eq 1) eq true": TruthTest(ODataAnd((FLAG, ONE)), False),
     "(n eq 1 or n eq 2) eq null": FALSE,
-    "flag eq false": eq(FLAG, False, FieldKind.BOOLEAN),
+    "flag eq false": equals(FLAG, False, FieldKind.BOOLEAN),
     "not not not flag": ODataNot(FLAG),
     "not (n ne 1)": ONE,
     "not n in (1)": ODataNot(ODataIn(N, (ODataLiteral(1, FieldKind.INTEGER),))),
@@ -98,8 +98,8 @@ TREES: dict[str, Node] = {
         N, (ODataLiteral(1, FieldKind.INTEGER), ODataLiteral(Decimal("2.5"), FieldKind.NUMBER), NULL)
     ),
     "n gt 1 eq true": ODataCompare(ODataComparison.GT, N, ODataLiteral(1, FieldKind.INTEGER)),
-    "x eq 1e3": eq(X, Decimal("1E+3"), FieldKind.NUMBER),
-    "x eq -0.50": eq(X, Decimal("-0.50"), FieldKind.NUMBER),
+    "x eq 1e3": equals(X, Decimal("1E+3"), FieldKind.NUMBER),
+    "x eq -0.50": equals(X, Decimal("-0.50"), FieldKind.NUMBER),
     "n eq null": ODataCompare(ODataComparison.EQ, N, NULL),
     "1 eq 1": TRUE,
     "null gt 1": FALSE,
@@ -125,26 +125,28 @@ TREES: dict[str, Node] = {
     "endswith(toupper(tolower(name)), '')": TextMatch(
         MatchKind.END, CaseFold(LetterCase.UPPER, NAME), ODataLiteral("", FieldKind.TEXT)
     ),
-    "name eq 'it''s'": eq(NAME, "it's", FieldKind.TEXT),
-    "name eq ''''": eq(NAME, "'", FieldKind.TEXT),
-    "name eq ' and n eq 1'": eq(NAME, " and n eq 1", FieldKind.TEXT),
-    "id eq ABCDEF01-2345-6789-abcd-ef0123456789": eq(ID, UUID("abcdef01-2345-6789-abcd-ef0123456789"), FieldKind.GUID),
-    "id eq '12345678-2345-6789-abcd-ef0123456789'": eq(
+    "name eq 'it''s'": equals(NAME, "it's", FieldKind.TEXT),
+    "name eq ''''": equals(NAME, "'", FieldKind.TEXT),
+    "name eq ' and n eq 1'": equals(NAME, " and n eq 1", FieldKind.TEXT),
+    "id eq ABCDEF01-2345-6789-abcd-ef0123456789": equals(
+        ID, UUID("abcdef01-2345-6789-abcd-ef0123456789"), FieldKind.GUID
+    ),
+    "id eq '12345678-2345-6789-abcd-ef0123456789'": equals(
         ID, UUID("12345678-2345-6789-abcd-ef0123456789"), FieldKind.GUID
     ),
-    "at eq 2026-01-31T10:00:00Z": eq(AT, TEN, FieldKind.INSTANT),
-    "at eq 2026-01-31T10:00": eq(AT, TEN, FieldKind.INSTANT),
-    "at eq '2026-01-31T09:30:00-00:30'": eq(AT, TEN, FieldKind.INSTANT),
-    "at eq 2026-01-31T10:00:00.123456000000Z": eq(AT, TEN.replace(microsecond=123456), FieldKind.INSTANT),
-    "at eq 2026-01-31T10:00:00.5Z": eq(AT, TEN.replace(microsecond=500000), FieldKind.INSTANT),
-    "at eq 2026-01-31": eq(AT, TEN.replace(hour=0), FieldKind.INSTANT),
-    "day eq 2026-01-31": eq(DAY, date(2026, 1, 31), FieldKind.DATE),
-    "day eq '2026-01-31'": eq(DAY, date(2026, 1, 31), FieldKind.DATE),
+    "at eq 2026-01-31T10:00:00Z": equals(AT, TEN, FieldKind.INSTANT),
+    "at eq 2026-01-31T10:00": equals(AT, TEN, FieldKind.INSTANT),
+    "at eq '2026-01-31T09:30:00-00:30'": equals(AT, TEN, FieldKind.INSTANT),
+    "at eq 2026-01-31T10:00:00.123456000000Z": equals(AT, TEN.replace(microsecond=123456), FieldKind.INSTANT),
+    "at eq 2026-01-31T10:00:00.5Z": equals(AT, TEN.replace(microsecond=500000), FieldKind.INSTANT),
+    "at eq 2026-01-31": equals(AT, TEN.replace(hour=0), FieldKind.INSTANT),
+    "day eq 2026-01-31": equals(DAY, date(2026, 1, 31), FieldKind.DATE),
+    "day eq '2026-01-31'": equals(DAY, date(2026, 1, 31), FieldKind.DATE),
     "tags/any()": Exists("tags", None),
-    "tags/any(t: t/label eq 'a')": Exists("tags", eq(LABEL, "a", FieldKind.TEXT)),
-    "tags/all(t: t/label eq 'a')": ODataNot(Exists("tags", ODataNot(eq(LABEL, "a", FieldKind.TEXT)))),
+    "tags/any(t: t/label eq 'a')": Exists("tags", equals(LABEL, "a", FieldKind.TEXT)),
+    "tags/all(t: t/label eq 'a')": ODataNot(Exists("tags", ODataNot(equals(LABEL, "a", FieldKind.TEXT)))),
     "tags/all(t: t/label ne name)": ODataNot(Exists("tags", ODataCompare(ODataComparison.EQ, LABEL, NAME))),
-    "tags/any(n: n/label eq 'a' and n eq 1)": Exists("tags", ODataAnd((eq(LABEL, "a", FieldKind.TEXT), ONE))),
+    "tags/any(n: n/label eq 'a' and n eq 1)": Exists("tags", ODataAnd((equals(LABEL, "a", FieldKind.TEXT), ONE))),
 }
 
 
@@ -156,23 +158,23 @@ def test_odata_parse_returns_expected_tree(text: str) -> None:
 def test_odata_parse_accepts_fields_named_like_operators() -> None:
     fields = dict.fromkeys(("eq", "and", "in", "any", "contains", "desc"), FieldKind.BOOLEAN)
     tree = parse("eq eq and and in in (true) and contains and any or desc", fields)
-    named = {name: ODataField(name, FieldKind.BOOLEAN) for name in fields}
+    fields_by_name = {name: ODataField(name, FieldKind.BOOLEAN) for name in fields}
     assert tree == ODataOr(
         (
             ODataAnd(
                 (
-                    ODataCompare(ODataComparison.EQ, named["eq"], named["and"]),
-                    ODataIn(named["in"], (TRUE,)),
-                    named["contains"],
-                    named["any"],
+                    ODataCompare(ODataComparison.EQ, fields_by_name["eq"], fields_by_name["and"]),
+                    ODataIn(fields_by_name["in"], (TRUE,)),
+                    fields_by_name["contains"],
+                    fields_by_name["any"],
                 )
             ),
-            named["desc"],
+            fields_by_name["desc"],
         )
     )
 
 
-BAD: dict[str, tuple[int, str]] = {  # the position, and a part of the sentence
+BAD: dict[str, tuple[int, str]] = {  # position and part of the message
     "": (0, "expected a field, a value or a condition"),
     "   ": (3, "expected a field, a value or a condition"),
     "n": (0, "n is integer"),
@@ -314,7 +316,7 @@ def test_odata_parse_unknown_field_lists_valid_fields() -> None:
 
 
 LONG_LIST = f"n in ({','.join(['1'] * MAX_ITEMS)})"
-LIMITS: dict[str, tuple[str, str]] = {  # just good, just too much
+LIMITS: dict[str, tuple[str, str]] = {  # at the limit, above the limit
     "characters": (
         "n eq 1" + " " * (MAX_LENGTH - 6),
         "n eq 1" + " " * (MAX_LENGTH - 5),
@@ -381,15 +383,15 @@ def test_odata_parse_of_any_text_returns_tree_or_position(text: str) -> None:
     assert 0 <= position <= len(text)
 
 
-# odatapy reads the same language, without our table of fields. Where the two part ways, and why.
-UNTYPED = "it does not know the kinds of the fields, so it cannot read a literal as the other side needs it"
-UNKNOWN = "to it, a comparison with null is null; in OData it is false"
-LISTED = "to it, null is in no list"
-LOOSE = "it takes `not` to bind more loosely than eq"
-CASED = "it has no text that is folded from A to Z only, and folds step by step"
-DIGITS = "it compares all digits; a number here is the nearest double"
-DIFFERENT: dict[str, list[str]] = {
-    UNTYPED: [
+# odatapy parses the same language without a table of fields. Cases with different results, by reason.
+NO_FIELD_TYPES = "odatapy has no field types, so it cannot convert a literal to the type of the other operand"
+NULL_COMPARISONS = "in odatapy a comparison with null is null; in OData it is false"
+NULL_IN_LISTS = "in odatapy no list contains null"
+NOT_PRECEDENCE = "in odatapy `not` has a lower precedence than eq"
+CASE_FOLDING = "odatapy folds all letters, and folds step by step"
+ALL_DIGITS = "odatapy compares all digits; in Penstock a number is the nearest double"
+DIFFERENCES: dict[str, list[str]] = {
+    NO_FIELD_TYPES: [
         "id eq '00000000-0000-0000-0000-000000000001'",
         "id eq 'abcdef01-2345-6789-ABCD-ef0123456789'",
         "id lt '00000000-0000-0000-0000-000000000002'",
@@ -408,7 +410,7 @@ DIFFERENT: dict[str, list[str]] = {
         "2026-01-31 eq 2026-01-31T00:00:00Z",
         "'2026-01-31' eq 2026-01-31",
     ],
-    UNKNOWN: [
+    NULL_COMPARISONS: [
         "not (n gt null)",
         "not (name in ('alpha', 'Alpha'))",
         "not name in ('alpha')",
@@ -424,15 +426,15 @@ DIFFERENT: dict[str, list[str]] = {
         "tags/any(t: not (t/size gt 5))",
         "tags/all(t: not (t/size lt 3))",
     ],
-    LISTED: [
+    NULL_IN_LISTS: [
         "name in ('alpha',null)",
         "name in (null)",
         "n in (null, 9223372036854775807)",
         "flag in (null)",
         "tags/any(t: t/size in (null))",
     ],
-    LOOSE: ["not flag eq false", "not flag eq true", "not flag ne true"],
-    CASED: [
+    NOT_PRECEDENCE: ["not flag eq false", "not flag eq true", "not flag ne true"],
+    CASE_FOLDING: [
         "toupper(note) eq 'ÄB'",
         "toupper(note) eq 'äB'",
         "tolower(note) eq 'Äb'",
@@ -441,9 +443,9 @@ DIFFERENT: dict[str, list[str]] = {
         "tolower(toupper(name)) eq 'strasse'",
         "tolower(toupper(name)) eq 'straße'",
     ],
-    DIGITS: ["n eq 1.00000000000000000000001"],
+    ALL_DIGITS: ["n eq 1.00000000000000000000001"],
 }
-REASONS = {text: reason for reason, texts in DIFFERENT.items() for text in texts}
+REASONS = {text: reason for reason, texts in DIFFERENCES.items() for text in texts}
 
 
 @pytest.mark.parametrize("text", CASES)
@@ -454,7 +456,7 @@ def test_odata_parse_and_odatapy_select_equal_rows(text: str) -> None:
     except UriParserException:
         rows = None  # type: ignore[assignment]
     if text in REASONS:
-        assert rows != CASES[text], f"they agree, although {REASONS[text]}"
+        assert rows != CASES[text], f"equal results, although {REASONS[text]}"
     else:
         assert rows == CASES[text]
 

@@ -45,7 +45,7 @@ def money(precision: int = 12, scale: int = 2) -> pa.DataType:
     return pa.decimal128(precision, scale)
 
 
-# The examples of the contract, word for word.
+# The examples of the contract, verbatim.
 TS_01 = """{"type": "append", "order": 1, "parameters": {"source": {"dataset_id": "a1b2c3d4-e5f6-7890-abcd-ef1234567890"}}}"""
 TS_06 = """{"type": "append", "order": 2, "alias": "append_original_budgets", "parameters": {
     "source": {"dataset_id": "b2c3d4e5-f6a7-8901-bcde-f12345678901"},
@@ -106,14 +106,14 @@ EXAMPLES = {
 }
 
 
-def appending(
+def parse_append(
     selector: str | None = None, group_by: tuple[str, ...] = (), order: int = 2, **outputs: str
 ) -> AppendOperation:
     aggregates = tuple(parse_aggregate(column, expression) for column, expression in outputs.items())
     return AppendOperation(order, None, DatasetRef(UUID(ID)), selector, group_by, aggregates)
 
 
-def merged(
+def parse_merge(
     *keys: str, strategy: str = "upsert", selector: str | None = None, order_by: tuple[str, ...] = ()
 ) -> MergeOperation:
     return MergeOperation(2, None, DatasetRef(UUID(ID)), selector, keys, strategy, order_by)
@@ -124,9 +124,9 @@ def schema(**columns: pa.DataType) -> pa.Schema:
 
 
 def plan_error(payload: AppendOperation | MergeOperation, source: pa.Schema, working: pa.Schema) -> Invalid:
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(Invalid) as raised:
         plan_operation(payload, source, working)
-    return caught.value
+    return raised.value
 
 
 def error_body(error: PenstockError) -> dict[str, Any]:
@@ -134,28 +134,28 @@ def error_body(error: PenstockError) -> dict[str, Any]:
     return body
 
 
-def changed(path: str, value: Any, example: str = TS_13) -> dict[str, Any]:
+def with_change(path: str, value: Any, example: str = TS_13) -> dict[str, Any]:
     """Return the example with another value at a path; `...` removes the member."""
-    whole: dict[str, Any] = json.loads(example)
-    *way, last = [int(step) if step.isdigit() else step for step in path.strip("/").split("/")]
-    index: Any = whole
-    for step in way:
-        index = index[step]
+    document: dict[str, Any] = json.loads(example)
+    *parents, last = [int(step) if step.isdigit() else step for step in path.strip("/").split("/")]
+    container: Any = document
+    for step in parents:
+        container = container[step]
     if value is ...:
-        del index[last]
+        del container[last]
     else:
-        index[last] = value
-    return whole
+        container[last] = value
+    return document
 
 
-# -- reading ----------------------------------------------------------------------------------------------------------
+# -- parse ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_parse_operation_round_trips_contract_examples(name: str) -> None:
-    text, meant = EXAMPLES[name]
+    text, expected = EXAMPLES[name]
     read = parse_operation(json.loads(text), 0)
-    assert read == meant
+    assert read == expected
     assert json.dumps(read.as_json()) == json.dumps(json.loads(text)), "with the members in the same order"
 
 
@@ -191,18 +191,18 @@ def test_parse_operation_trims_and_deduplicates_merge_columns() -> None:
 
 @pytest.mark.parametrize(("input_value", "order"), [(..., 7), (0, 0), (12, 12), (3.0, 3), (MAX_INTEGER, MAX_INTEGER)])
 def test_parse_operation_order_defaults_to_index(input_value: Any, order: int) -> None:
-    assert parse_operation(changed("order", input_value, TS_01), 7).order == order
+    assert parse_operation(with_change("order", input_value, TS_01), 7).order == order
 
 
 def test_parse_operation_ignores_members_beside_parameters() -> None:
-    assert parse_operation(changed("comment", {"by": "me"}, TS_01), 0) == EXAMPLES["TS-01"][1]
+    assert parse_operation(with_change("comment", {"by": "me"}, TS_01), 0) == EXAMPLES["TS-01"][1]
 
 
 @pytest.mark.parametrize(
     "text", [ID.upper(), "00000000-0000-0000-0000-000000000000", "ffffffff-ffff-ffff-ffff-ffffffffffff"]
 )
 def test_parse_operation_accepts_any_uuid_digits(text: str) -> None:
-    assert parse_operation(changed("parameters/source/dataset_id", text), 0).source.dataset == UUID(text)
+    assert parse_operation(with_change("parameters/source/dataset_id", text), 0).source.dataset == UUID(text)
 
 
 AGGREGATIONS = "/parameters/aggregation/aggregations"
@@ -267,8 +267,8 @@ GROUPED = [{"column": "account_code", "expression": "SUM(x)"}]
     ],
 )  # fmt: skip
 def test_validate_operation_reports_bad_append_members_by_pointer(path: str, value: Any, pointer: str | None) -> None:
-    _, (fault,) = validate_operation(changed(path, value), 9)
-    body = error_body(fault)
+    _, (problem,) = validate_operation(with_change(path, value), 9)
+    body = error_body(problem)
     assert (body["code"], body["message"]) == ("APPEND_000", "Invalid append operation")
     assert list(body["details"]) == ["pointer", "problem", "operation_order"]
     assert body["details"]["pointer"] == (pointer or path)
@@ -298,8 +298,8 @@ def test_validate_operation_reports_bad_append_members_by_pointer(path: str, val
     ],
 )
 def test_validate_operation_reports_bad_merge_members_by_pointer(path: str, value: Any) -> None:
-    _, (fault,) = validate_operation(changed(path, value, json.dumps(MERGE)), 9)
-    body = error_body(fault)
+    _, (problem,) = validate_operation(with_change(path, value, json.dumps(MERGE)), 9)
+    body = error_body(problem)
     assert (body["code"], body["message"]) == ("MERGE_000", "Invalid merge operation")
     alias = [] if path == "/alias" else ["alias"]
     assert list(body["details"]) == ["pointer", "problem", "operation_order", *alias]
@@ -308,17 +308,17 @@ def test_validate_operation_reports_bad_merge_members_by_pointer(path: str, valu
 
 @pytest.mark.parametrize("strategy", [name for name, write in core_merge.STRATEGIES.items() if not write.deduplicates])
 def test_validate_operation_accepts_order_for_deduplicate_only(strategy: str) -> None:
-    with pytest.raises(Invalid) as caught:
-        parse_operation(changed("parameters/strategy", strategy, json.dumps(MERGE)), 0)
-    assert caught.value.context["pointer"] == "/parameters/dedup_order_by"
+    with pytest.raises(Invalid) as raised:
+        parse_operation(with_change("parameters/strategy", strategy, json.dumps(MERGE)), 0)
+    assert raised.value.context["pointer"] == "/parameters/dedup_order_by"
 
 
 def test_validate_operation_escapes_pointers() -> None:
     payload = json.loads(TS_01)
     payload["parameters"] |= {"a~b/c": 1, "\ud800": 1, "x" * 1_000: 1}
-    _, faults = validate_operation(payload, 0)
+    _, problems = validate_operation(payload, 0)
     pointers = ["/parameters/a~0b~1c", "/parameters/\\ud800", f"/parameters/{'x' * 60}"]
-    assert [fault.context["pointer"] for fault in faults] == pointers
+    assert [problem.context["pointer"] for problem in problems] == pointers
 
 
 def test_validate_operation_reports_all_errors() -> None:
@@ -327,9 +327,9 @@ def test_validate_operation_reports_all_errors() -> None:
         "alias": 1,
         "parameters": {"source": {}, "x": 1, "aggregation": {"group_by": [1, "a", 2], "aggregations": [{}]}},
     }
-    found, faults = validate_operation(payload, 4)
-    assert found is None
-    assert [fault.context["pointer"] for fault in faults] == [
+    operation, problems = validate_operation(payload, 4)
+    assert operation is None
+    assert [problem.context["pointer"] for problem in problems] == [
         "/alias",
         "/parameters/x",
         "/parameters/source/dataset_id",
@@ -338,10 +338,10 @@ def test_validate_operation_reports_all_errors() -> None:
         "/parameters/aggregation/aggregations/0/column",
         "/parameters/aggregation/aggregations/0/expression",
     ]
-    assert {fault.context["operation_order"] for fault in faults} == {4}
-    with pytest.raises(Invalid) as caught:
+    assert {problem.context["operation_order"] for problem in problems} == {4}
+    with pytest.raises(Invalid) as raised:
         parse_operation(payload, 4)
-    assert caught.value.context == faults[0].context, "a single operation reports its first error"
+    assert raised.value.context == problems[0].context, "a single operation reports its first error"
 
 
 @pytest.mark.parametrize(
@@ -358,9 +358,9 @@ def test_validate_operation_reports_all_errors() -> None:
     ],
 )
 def test_validate_operation_unknown_type_lists_valid_types(value: Any, pointer: str) -> None:
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(Invalid) as raised:
         parse_operation(value, 6)
-    body = error_body(caught.value)
+    body = error_body(raised.value)
     assert body["code"] == "UNKNOWN_OPERATION"
     assert "append, merge" in body["message"]
     assert body["message"].isascii()
@@ -404,7 +404,7 @@ NO_AGGREGATES = [
 
 @pytest.mark.parametrize("expression", NO_AGGREGATES)
 def test_parse_aggregate_unsupported_expression_fails_in_planning(expression: str) -> None:
-    payload = parse_operation(changed(f"{AGGREGATIONS}/0/expression", expression), 0)
+    payload = parse_operation(with_change(f"{AGGREGATIONS}/0/expression", expression), 0)
     assert isinstance(payload, AppendOperation)
     source = schema(account_code=TEXT, cost_center_code=TEXT, amount=LONG, budget_id=LONG)
     working = schema(account_code=TEXT, cost_center_code=TEXT, total_budget=LONG, budget_count=LONG)
@@ -458,7 +458,7 @@ def test_result_type_of_aggregates(
     assert result_type(function, input_value, working) == result
 
 
-# -- checking an append -----------------------------------------------------------------------------------------------
+# -- plan an append ---------------------------------------------------------------------------------------------------
 
 BUDGET = schema(account_code=TEXT, amount=INT, description=TEXT)
 
@@ -466,7 +466,7 @@ BUDGET = schema(account_code=TEXT, amount=INT, description=TEXT)
 def test_plan_append_provides_every_working_column_in_order() -> None:
     source = schema(amount=INT, account_code=TEXT)
     working = schema(account_code=TEXT, note=TEXT, amount=LONG)
-    assert plan_operation(appending(), source, working) == PlannedAppend(
+    assert plan_operation(parse_append(), source, working) == PlannedAppend(
         None, (), (), (ColumnSource("account_code", TEXT, "account_code"), ColumnSource("note", TEXT, None), ColumnSource("amount", LONG, "amount")), working
     )  # fmt: skip
 
@@ -489,9 +489,8 @@ def test_plan_append_ts_13_groups_and_aggregates_replace_source_columns() -> Non
         (
             ColumnSource("budget_count", LONG, count),
             ColumnSource("account_code", TEXT, "account_code"),
-            ColumnSource(
-                "amount", LONG, None
-            ),  # neither a group nor an aggregate: the source's own amount is not meant
+            # neither a group nor an aggregate: the column `amount` of the source is not used
+            ColumnSource("amount", LONG, None),
             ColumnSource("total_budget", money(18), total),
             ColumnSource("cost_center_code", TEXT, "cost_center_code"),
         ),
@@ -512,16 +511,16 @@ def test_plan_append_ts_15_selector_reads_columns_removed_by_grouping() -> None:
 
 def test_plan_append_output_may_have_name_of_input() -> None:
     planned = plan_operation(
-        appending(group_by=("account_code",), amount="SUM(amount)"), BUDGET, schema(account_code=TEXT, amount=LONG)
+        parse_append(group_by=("account_code",), amount="SUM(amount)"), BUDGET, schema(account_code=TEXT, amount=LONG)
     )
     assert isinstance(planned, PlannedAppend)
     assert planned.feeds[1] == ColumnSource("amount", LONG, AggregateColumn(SUM, "amount", LONG))
 
 
-# The error bodies of the contract, with the order of the operation where it leaves it out.
+# The error bodies of the contract, with the order of the operation.
 BODIES: dict[str, tuple[PenstockError, str]] = {
     "001": (
-        dataset_not_found(appending()),
+        dataset_not_found(parse_append()),
         """{"error": {"code": "APPEND_001", "message": "Dataset not found", "details": {
             "dataset_id": "550e8400-e29b-41d4-a716-446655440000", "operation_order": 2}}}""",
     ),
@@ -532,25 +531,25 @@ BODIES: dict[str, tuple[PenstockError, str]] = {
             "operation_order": 2}}}""",
     ),
     "003": (
-        plan_error(appending(), schema(fiscal_year=INT, budget_type=TEXT, amount=INT), BUDGET),
+        plan_error(parse_append(), schema(fiscal_year=INT, budget_type=TEXT, amount=INT), BUDGET),
         """{"error": {"code": "APPEND_003", "message": "Appended rows contain columns not in working dataset",
             "details": {"extra_columns": ["budget_type", "fiscal_year"],
             "working_columns": ["account_code", "amount", "description"], "operation_order": 2}}}""",
     ),
     "004": (
-        plan_error(appending("invalid syntax here"), BUDGET, BUDGET),
+        plan_error(parse_append("invalid syntax here"), BUDGET, BUDGET),
         """{"error": {"code": "APPEND_004", "message": "Failed to parse source_selector expression", "details": {
             "expression": "invalid syntax here", "parse_error": "Expected comparison operator at position 8",
             "operation_order": 2}}}""",
     ),
     "005": (
-        plan_error(appending(group_by=("account_code",), amount="MEDIAN(amount)"), BUDGET, BUDGET),
+        plan_error(parse_append(group_by=("account_code",), amount="MEDIAN(amount)"), BUDGET, BUDGET),
         """{"error": {"code": "APPEND_005", "message": "Invalid aggregation function", "details": {
             "expression": "MEDIAN(amount)", "supported_functions": ["SUM", "COUNT", "AVG", "MIN_AGG", "MAX_AGG"],
             "operation_order": 2}}}""",
     ),
     "006": (
-        plan_error(appending(group_by=("nonexistent_column",), amount="SUM(amount)"), BUDGET, BUDGET),
+        plan_error(parse_append(group_by=("nonexistent_column",), amount="SUM(amount)"), BUDGET, BUDGET),
         """{"error": {"code": "APPEND_006", "message": "Column referenced in aggregation not found in source dataset",
             "details": {"column": "nonexistent_column", "context": "group_by",
             "source_columns": ["account_code", "amount", "description"], "operation_order": 2}}}""",
@@ -566,7 +565,7 @@ def test_plan_append_errors_match_contract(number: str) -> None:
 
 
 def test_plan_append_missing_selector_column_has_own_message() -> None:
-    assert error_body(plan_error(appending("fee > 1 AND cost > 1"), BUDGET, BUDGET)) == {
+    assert error_body(plan_error(parse_append("fee > 1 AND cost > 1"), BUDGET, BUDGET)) == {
         "code": "APPEND_006",
         "message": "Column referenced in expression not found in source dataset",
         "details": {
@@ -579,7 +578,7 @@ def test_plan_append_missing_selector_column_has_own_message() -> None:
 
 
 def test_plan_append_missing_input_column_is_reported_for_aggregation() -> None:
-    body = error_body(plan_error(appending(group_by=("account_code",), amount="SUM(fee)"), BUDGET, BUDGET))
+    body = error_body(plan_error(parse_append(group_by=("account_code",), amount="SUM(fee)"), BUDGET, BUDGET))
     assert (body["code"], body["details"]["column"], body["details"]["context"]) == ("APPEND_006", "fee", "aggregation")
 
 
@@ -594,7 +593,7 @@ def test_plan_append_missing_input_column_is_reported_for_aggregation() -> None:
     ],
 )
 def test_plan_append_bad_selector_is_a_parse_error(selector: str, problem: str) -> None:
-    body = error_body(plan_error(appending(selector), BUDGET, BUDGET))
+    body = error_body(plan_error(parse_append(selector), BUDGET, BUDGET))
     assert body["code"] == "APPEND_004"
     assert list(body["details"]) == ["expression", "parse_error", "operation_order"]
     assert body["details"]["parse_error"] == problem
@@ -602,7 +601,7 @@ def test_plan_append_bad_selector_is_a_parse_error(selector: str, problem: str) 
     assert len(body["details"]["expression"]) < 200
 
 
-# Each row repairs what the one before was refused for.
+# Each row fixes the error of the row before.
 ORDER_OF_CHECKS = [
     ("a b", ("zz", "g"), {"q": "MEDIAN(zz)", "w": "SUM(zz)"}, "APPEND_004", "parse_error"),
     ("zz = 1", ("zz", "g"), {"q": "MEDIAN(zz)", "w": "SUM(zz)"}, "APPEND_006", "source_selector"),
@@ -619,14 +618,14 @@ ORDER_OF_CHECKS = [
 ]
 
 
-@pytest.mark.parametrize(("selector", "group_by", "outputs", "code", "fact"), ORDER_OF_CHECKS)
+@pytest.mark.parametrize(("selector", "group_by", "outputs", "code", "detail"), ORDER_OF_CHECKS)
 def test_plan_append_checks_run_in_documented_order(
-    selector: str, group_by: tuple[str, ...], outputs: dict[str, str], code: str, fact: Any
+    selector: str, group_by: tuple[str, ...], outputs: dict[str, str], code: str, detail: Any
 ) -> None:
     source, working = schema(g=LONG, h=LONG, t=TEXT), schema(g=INT if not outputs else LONG, v=LONG, w=LONG)
-    body = error_body(plan_error(appending(selector, group_by, **outputs), source, working))
+    body = error_body(plan_error(parse_append(selector, group_by, **outputs), source, working))
     assert body["code"] == code
-    assert fact in [*body["details"], *body["details"].values()]
+    assert detail in [*body["details"], *body["details"].values()]
 
 
 @pytest.mark.parametrize(
@@ -666,7 +665,7 @@ def test_plan_append_widens_and_never_narrows_columns(
     input_value: pa.DataType, working: pa.DataType, fits: bool, grouped: bool
 ) -> None:
     source, target = schema(c=input_value), schema(c=working, n=LONG)
-    payload = appending(group_by=("c",), n="COUNT(*)") if grouped else appending()
+    payload = parse_append(group_by=("c",), n="COUNT(*)") if grouped else parse_append()
     if fits:
         planned = plan_operation(payload, source, target)
         assert isinstance(planned, PlannedAppend)
@@ -701,13 +700,15 @@ def test_plan_append_widens_and_never_narrows_columns(
 def test_plan_append_rejects_aggregates_of_other_types(
     expression: str, input_value: pa.DataType, working: pa.DataType, result: str
 ) -> None:
-    payload = appending(group_by=("g",), out=expression)
+    payload = parse_append(group_by=("g",), out=expression)
     body = error_body(plan_error(payload, schema(g=TEXT, c=input_value), schema(g=TEXT, out=working)))
     assert body["code"] == "APPEND_007"
     assert list(body["details"].values())[:3] == ["out", result, str(working)]
 
 
-@pytest.mark.parametrize("payload", [appending(), appending(group_by=("g",), n="COUNT(*)")], ids=["raw", "grouped"])
+@pytest.mark.parametrize(
+    "payload", [parse_append(), parse_append(group_by=("g",), n="COUNT(*)")], ids=["raw", "grouped"]
+)
 def test_plan_append_rejects_missing_required_column(payload: AppendOperation) -> None:
     required = pa.field("id", LONG, nullable=False)
     source = schema(g=TEXT) if not payload.group_by else schema(g=TEXT, id=LONG)
@@ -717,12 +718,12 @@ def test_plan_append_rejects_missing_required_column(payload: AppendOperation) -
 
 
 def test_plan_append_distinguishes_names_by_case() -> None:
-    assert error_body(plan_error(appending(), schema(Amount=INT), BUDGET))["details"]["extra_columns"] == ["Amount"]
+    assert error_body(plan_error(parse_append(), schema(Amount=INT), BUDGET))["details"]["extra_columns"] == ["Amount"]
 
 
 def test_translate_error_reports_values_that_do_not_fit_as_type_error() -> None:
-    found = Invalid("value_does_not_fit", "column 'a': too many digits", column="a")
-    assert error_response(translate_error(appending(), found)) == {
+    error = Invalid("value_does_not_fit", "column 'a': too many digits", column="a")
+    assert error_response(translate_error(parse_append(), error)) == {
         "error": {
             "code": "APPEND_007",
             "message": "Column types do not match",
@@ -731,13 +732,13 @@ def test_translate_error_reports_values_that_do_not_fit_as_type_error() -> None:
     }
 
 
-# -- checking a merge -------------------------------------------------------------------------------------------------
+# -- plan a merge -----------------------------------------------------------------------------------------------------
 
 
 def test_plan_merge_operation_may_widen_working_dataset() -> None:
     source = schema(amount=LONG, id=LONG, at=TIME)
     working = schema(id=INT, note=TEXT, amount=LONG, at=TIME)
-    payload = merged("id", strategy="deduplicate", selector="amount > 1", order_by=("at",))
+    payload = parse_merge("id", strategy="deduplicate", selector="amount > 1", order_by=("at",))
     assert plan_operation(payload, source, working) == PlannedMerge(
         Compare(Comparison.GT, Column("amount", LONG), Literal(1, LONG)),
         ("id",),
@@ -754,17 +755,22 @@ KEYED = schema(id=LONG, amount=LONG)
 @pytest.mark.parametrize(
     ("payload", "source", "code", "facts"),
     [
-        (merged("zz", selector="a b"), schema(id=TEXT), "MERGE_007", {"expression": "a b"}),
-        (merged("zz", selector="zz = 1"), schema(id=TEXT), "MERGE_007", {"column": "zz", "context": "source_selector"}),
-        (merged("zz"), schema(id=TEXT), "MERGE_003", {"side": "source", "missing": ["zz"]}),
-        (merged("b"), schema(b=TEXT, id=TEXT), "MERGE_003", {"side": "target", "missing": ["b"]}),
-        (merged("id"), schema(id=pa.list_(LONG)), "MERGE_003", {"side": "source", "column": "id"}),
-        (merged("id"), schema(id=TEXT), "MERGE_004", {"column": "id", "expected": "int64", "actual": "string"}),
-        (merged("id"), schema(id=LONG, fee=LONG), "MERGE_004", {"extra_columns": ["fee"]}),
-        (merged("id"), schema(id=LONG, Amount=LONG), "MERGE_004", {"columns": ["amount", "Amount"]}),
-        (merged("id", strategy="deduplicate", order_by=("at",)), KEYED, "MERGE_004", {"missing": ["at"]}),
+        (parse_merge("zz", selector="a b"), schema(id=TEXT), "MERGE_007", {"expression": "a b"}),
         (
-            merged("id", strategy="deduplicate", order_by=("amount",)),
+            parse_merge("zz", selector="zz = 1"),
+            schema(id=TEXT),
+            "MERGE_007",
+            {"column": "zz", "context": "source_selector"},
+        ),
+        (parse_merge("zz"), schema(id=TEXT), "MERGE_003", {"side": "source", "missing": ["zz"]}),
+        (parse_merge("b"), schema(b=TEXT, id=TEXT), "MERGE_003", {"side": "target", "missing": ["b"]}),
+        (parse_merge("id"), schema(id=pa.list_(LONG)), "MERGE_003", {"side": "source", "column": "id"}),
+        (parse_merge("id"), schema(id=TEXT), "MERGE_004", {"column": "id", "expected": "int64", "actual": "string"}),
+        (parse_merge("id"), schema(id=LONG, fee=LONG), "MERGE_004", {"extra_columns": ["fee"]}),
+        (parse_merge("id"), schema(id=LONG, Amount=LONG), "MERGE_004", {"columns": ["amount", "Amount"]}),
+        (parse_merge("id", strategy="deduplicate", order_by=("at",)), KEYED, "MERGE_004", {"missing": ["at"]}),
+        (
+            parse_merge("id", strategy="deduplicate", order_by=("amount",)),
             schema(id=LONG, amount=pa.list_(LONG)),
             "MERGE_004",
             {},
@@ -782,12 +788,12 @@ def test_plan_merge_operation_reports_errors_of_merge(
 
 def test_plan_merge_operation_inserts_need_required_columns() -> None:
     working = pa.schema([("id", LONG), pa.field("amount", LONG, nullable=False)])
-    assert error_body(plan_error(merged("id"), schema(id=LONG), working))["code"] == "MERGE_004"
-    assert isinstance(plan_operation(merged("id", strategy="update"), schema(id=LONG), working), PlannedMerge)
+    assert error_body(plan_error(parse_merge("id"), schema(id=LONG), working))["code"] == "MERGE_004"
+    assert isinstance(plan_operation(parse_merge("id", strategy="update"), schema(id=LONG), working), PlannedMerge)
 
 
 @pytest.mark.parametrize(
-    ("found", "code", "message", "facts"),
+    ("error", "code", "message", "details"),
     [
         (
             core_merge.null_keys("source", {"id": 3}),
@@ -799,16 +805,20 @@ def test_plan_merge_operation_inserts_need_required_columns() -> None:
     ],
 )
 def test_translate_error_maps_row_errors_to_merge_codes(
-    found: Invalid, code: str, message: str, facts: dict[str, Any]
+    error: Invalid, code: str, message: str, details: dict[str, Any]
 ) -> None:
-    details = {"problem": found.message, **facts, "operation_order": 2}
-    assert error_body(translate_error(merged("id"), found)) == {"code": code, "message": message, "details": details}
+    all_details = {"problem": error.message, **details, "operation_order": 2}
+    assert error_body(translate_error(parse_merge("id"), error)) == {
+        "code": code,
+        "message": message,
+        "details": all_details,
+    }
 
 
 def test_translate_error_adds_the_operation_to_errors_without_code() -> None:
-    other = translate_error(merged("id"), Unavailable("spark_lost"))
+    other = translate_error(parse_merge("id"), Unavailable("spark_lost"))
     assert (type(other), other.reason, other.context) == (Unavailable, "spark_lost", {"operation_order": 2})
-    assert translate_error(appending(), core_merge.null_keys("source", {"id": 1})).reason == "null_keys"
+    assert translate_error(parse_append(), core_merge.null_keys("source", {"id": 1})).reason == "null_keys"
 
 
 @pytest.mark.parametrize(("type", "code"), [("append", "APPEND_004"), ("merge", "MERGE_007")])
@@ -839,7 +849,7 @@ def test_operation_errors_and_responses_name_the_alias() -> None:
 
 
 def test_rebase_response_shifts_the_counts_of_the_working_dataset() -> None:
-    append, merge = appending(), merged("id")
+    append, merge = parse_append(), parse_merge("id")
     for operation, total in ((append, {}), (merge, {"total": 503})):
         response = rebase_response(success_response(operation, Counts(inserted=1), 2, 3), 500)
         result = response["result"]
@@ -857,29 +867,29 @@ def test_not_found_errors_of_merge_equal_those_of_append(number: str) -> None:
 
 
 def test_messages_cover_every_code_of_both_operations() -> None:
-    assert list(MESSAGES) == [f"{kind}_{number:03}" for kind in ("append", "merge") for number in range(8)]
+    assert list(MESSAGES) == [f"{operation}_{number:03}" for operation in ("append", "merge") for number in range(8)]
 
 
-# -- answering --------------------------------------------------------------------------------------------------------
+# -- responses --------------------------------------------------------------------------------------------------------
 
 
 def test_success_response_of_append_matches_contract() -> None:
     body = """{"success": true, "operation": "append", "order": 2, "result": {"rows_appended": 142,
         "source_dataset_id": "550e8400-e29b-41d4-a716-446655440000", "working_dataset_rows_before": 1000,
         "working_dataset_rows_after": 1142, "execution_time_ms": 23, "aggregated": true, "filtered": false}}"""
-    answer = success_response(appending(group_by=("a",), b="COUNT(*)"), Counts(inserted=142), 1000, 23)
-    assert json.dumps(answer) == json.dumps(json.loads(body))
+    response = success_response(parse_append(group_by=("a",), b="COUNT(*)"), Counts(inserted=142), 1000, 23)
+    assert json.dumps(response) == json.dumps(json.loads(body))
 
 
 def test_success_response_reports_filtered_and_aggregated() -> None:
-    result = success_response(appending("amount > 1"), Counts(), 5, 0)["result"]
+    result = success_response(parse_append("amount > 1"), Counts(), 5, 0)["result"]
     assert (result["filtered"], result["aggregated"]) == (True, False)
     assert (result["rows_appended"], result["working_dataset_rows_after"]) == (0, 5)
 
 
 def test_success_response_of_merge_reports_counts() -> None:
-    answer = success_response(merged("id", selector="amount > 1"), Counts(3, 2, 1), 10, 4)
-    assert json.dumps(answer) == json.dumps(
+    response = success_response(parse_merge("id", selector="amount > 1"), Counts(3, 2, 1), 10, 4)
+    assert json.dumps(response) == json.dumps(
         {
             "success": True,
             "operation": "merge",

@@ -1,4 +1,4 @@
-"""A pipeline is read whole or refused with all that is wrong with it; what it says of itself reads as the same."""
+"""Parse pipeline definitions, report all errors, round-trip as JSON."""
 
 import json
 from copy import deepcopy
@@ -38,18 +38,18 @@ def pipeline(*operations: Any, **members: Any) -> dict[str, Any]:
 
 
 def errors(value: Any) -> list[dict[str, Any]]:
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(Invalid) as raised:
         parse_pipeline(value)
-    assert caught.value.reason == "bad_pipeline"
-    found: list[dict[str, Any]] = json.loads(json.dumps(caught.value.context["errors"]))
-    return found
+    assert raised.value.reason == "bad_pipeline"
+    parsed_errors: list[dict[str, Any]] = json.loads(json.dumps(raised.value.context["errors"]))
+    return parsed_errors
 
 
 def pointers_and_codes(value: Any) -> list[tuple[str, str]]:
     return [(error["pointer"], error["code"]) for error in errors(value)]
 
 
-# -- reading ----------------------------------------------------------------------------------------------------------
+# -- parse ------------------------------------------------------------------------------------------------------------
 
 
 def test_parse_pipeline_returns_definition() -> None:
@@ -199,12 +199,12 @@ def test_parse_pipeline_limits_errors_of_one_operation() -> None:
     ("broken", "expected_message"), [(1, "1 error\\."), (2, "2 errors\\."), (500, "100 errors or more\\.")]
 )
 def test_parse_pipeline_message_counts_errors_and_list_is_limited(broken: int, expected_message: str) -> None:
-    with pytest.raises(Invalid, match=expected_message) as caught:
+    with pytest.raises(Invalid, match=expected_message) as raised:
         parse_pipeline(pipeline(*[{"type": "filter"}] * broken))
-    assert len(caught.value.context["errors"]) == min(broken, MAX_ERRORS)
+    assert len(raised.value.context["errors"]) == min(broken, MAX_ERRORS)
 
 
-# -- saying it again --------------------------------------------------------------------------------------------------
+# -- as JSON ----------------------------------------------------------------------------------------------------------
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=8)
 NAMES = st.sampled_from(["a", "b c", "größe", "id", "x`y"])
@@ -248,11 +248,11 @@ def pipelines(draw: st.DrawFn) -> PipelineDefinition:
 
 
 @given(pipelines(), st.randoms())
-def test_parse_pipeline_round_trips_as_json(meant: PipelineDefinition, chance: Any) -> None:
-    result = json.loads(json.dumps(meant.as_json()))
-    assert parse_pipeline(result) == meant
-    chance.shuffle(result["operations"])
-    assert parse_pipeline(result) == meant, "wherever its operations stand"
+def test_parse_pipeline_round_trips_as_json(definition: PipelineDefinition, rng: Any) -> None:
+    result = json.loads(json.dumps(definition.as_json()))
+    assert parse_pipeline(result) == definition
+    rng.shuffle(result["operations"])
+    assert parse_pipeline(result) == definition, "the order in the list has no effect"
 
 
 JSON = st.recursive(
@@ -264,18 +264,18 @@ JSON = st.recursive(
 
 @given(pipelines(), st.data())
 def test_parse_pipeline_of_any_value_returns_definition_or_raises_invalid(
-    meant: PipelineDefinition, data: st.DataObject
+    definition: PipelineDefinition, data: st.DataObject
 ) -> None:
-    result = json.loads(json.dumps(meant.as_json()))
+    result = json.loads(json.dumps(definition.as_json()))
     index, key = data.draw(st.sampled_from(list(_containers_and_keys(result))))
     index[key] = data.draw(JSON)
-    found, errors = None, list[Any]()
+    parsed, errors = None, list[Any]()
     try:
-        found = parse_pipeline(result)
+        parsed = parse_pipeline(result)
     except Invalid as raised:
         errors = raised.context["errors"]
-    assert (found is None) == bool(errors)
-    assert found is None or parse_pipeline(found.as_json()) == found
+    assert (parsed is None) == bool(errors)
+    assert parsed is None or parse_pipeline(parsed.as_json()) == parsed
     assert json.dumps(errors, allow_nan=False, ensure_ascii=False).encode()
 
 
@@ -286,7 +286,7 @@ def _containers_and_keys(value: Any) -> Any:
             yield from _containers_and_keys(value[key])
 
 
-# -- where the result goes --------------------------------------------------------------------------------------------
+# -- output -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -297,9 +297,9 @@ def test_check_output_accepts_newest_version_or_output(version: int | None, outp
 
 
 def test_check_output_rejects_old_version_without_output() -> None:
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(Invalid) as raised:
         check_output(PipelineDefinition("p", DatasetRef(UUID(ID), 4), ()), 5)
-    assert caught.value.reason == "output_needed"
-    assert caught.value.context == {
+    assert raised.value.reason == "output_needed"
+    assert raised.value.context == {
         "pointer": "/output", "dataset_id": ID, "requested_version": 4, "actual_version": 5
     }  # fmt: skip

@@ -11,8 +11,8 @@ from penstock.core.progress import Progress, ProgressTracker
 def test_progress_tracker_add_accumulates_up_to_the_total() -> None:
     events: list[Progress] = []
     tracker = ProgressTracker(events.append, Progress("write", total=5))
-    for amount in (3, 0, 3):
-        tracker.add(amount)
+    for rows in (3, 0, 3):
+        tracker.add(rows)
     assert events == [Progress("write", done, 5) for done in (3, 3, 5)]
 
 

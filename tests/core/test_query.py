@@ -1,4 +1,4 @@
-"""A query is read as it was sent or refused with all that is wrong; its parameters get values of their types."""
+"""Parse queries and parameter values."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -46,18 +46,18 @@ def query(**changes: Any) -> RegisteredQuery:
     )
 
 
-def refused(use: Any, *args: Any) -> tuple[str, list[tuple[str, str]]]:
+def error_pairs(use: Any, *args: Any) -> tuple[str, list[tuple[str, str]]]:
     with pytest.raises(Invalid) as raised:
         use(*args)
     assert all(item["message"] for item in raised.value.context["errors"])
     return raised.value.reason, [(item["pointer"], item["code"]) for item in raised.value.context["errors"]]
 
 
-# -- reading ----------------------------------------------------------------------------------------------------------
+# -- parse ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("sent", "meant"),
+    ("body", "expected"),
     [
         (payload(), QueryDraft("orders", None, SQL, DECLARED, SCHEMA)),
         ({"entity": payload()}, QueryDraft("orders", None, SQL, DECLARED, SCHEMA)),
@@ -71,9 +71,9 @@ def refused(use: Any, *args: Any) -> tuple[str, list[tuple[str, str]]]:
         (payload(name=" x" * 250, sql="x" * 100_000), QueryDraft(" x" * 250, None, "x" * 100_000, DECLARED, SCHEMA)),
     ],
 )
-def test_parse_new_query_returns_draft(sent: Any, meant: QueryDraft) -> None:
-    assert parse_new_query(sent) == meant
-    assert parse_new_query(meant.as_json()) == meant
+def test_parse_new_query_returns_draft(body: Any, expected: QueryDraft) -> None:
+    assert parse_new_query(body) == expected
+    assert parse_new_query(expected.as_json()) == expected
 
 
 def test_parse_query_update_accepts_response_of_server() -> None:
@@ -141,30 +141,33 @@ WRONG: list[tuple[Any, list[tuple[str, str]]]] = [
 ]
 
 
-@pytest.mark.parametrize(("sent", "errors"), WRONG, ids=range(len(WRONG)))
-def test_parse_new_query_reports_all_errors(sent: Any, errors: list[tuple[str, str]]) -> None:
-    assert refused(parse_new_query, sent) == ("bad_query", errors)
-    if "state" not in sent:
-        assert refused(parse_query_update, query(), sent) == ("bad_query", errors)
+@pytest.mark.parametrize(("body", "errors"), WRONG, ids=range(len(WRONG)))
+def test_parse_new_query_reports_all_errors(body: Any, errors: list[tuple[str, str]]) -> None:
+    assert error_pairs(parse_new_query, body) == ("bad_query", errors)
+    if "state" not in body:
+        assert error_pairs(parse_query_update, query(), body) == ("bad_query", errors)
 
 
-@pytest.mark.parametrize("sent", [None, [], "SELECT 1", {"entity": None}])
-def test_parse_new_query_rejects_values_that_are_not_objects(sent: Any) -> None:
+@pytest.mark.parametrize("body", [None, [], "SELECT 1", {"entity": None}])
+def test_parse_new_query_rejects_values_that_are_not_objects(body: Any) -> None:
     with pytest.raises(Invalid) as raised:
-        parse_new_query(sent)
+        parse_new_query(body)
     assert raised.value.reason == "bad_payload"
 
 
 def test_parse_new_query_reports_at_most_a_hundred_errors() -> None:
-    _, errors = refused(parse_new_query, {f"member{i}": 1 for i in range(500)})
+    _, errors = error_pairs(parse_new_query, {f"member{i}": 1 for i in range(500)})
     assert len(errors) == 100
 
 
 def test_parse_query_update_rejects_state_change() -> None:
-    now = query(state=LifecycleState.DEPRECATED)
-    assert refused(parse_query_update, now, payload(state="ACTIVE")) == ("bad_query", [("/state", "immutable_state")])
-    for sent in (payload(), payload(state="DEPRECATED")):
-        assert parse_query_update(now, sent).state is LifecycleState.DEPRECATED
+    stored = query(state=LifecycleState.DEPRECATED)
+    assert error_pairs(parse_query_update, stored, payload(state="ACTIVE")) == (
+        "bad_query",
+        [("/state", "immutable_state")],
+    )
+    for update in (payload(), payload(state="DEPRECATED")):
+        assert parse_query_update(stored, update).state is LifecycleState.DEPRECATED
 
 
 @pytest.mark.parametrize(
@@ -176,13 +179,13 @@ def test_parse_query_update_rejects_state_change() -> None:
         ({"default": 0}, False, 0),
         ({"default": 0, "required": False}, False, 0),
         ({"default": None}, True, None),
-        ({"default": 1e20}, False, 10**20),  # as it comes back from every database
+        ({"default": 1e20}, False, 10**20),  # as every database returns it
     ],
 )
 def test_parse_new_query_default_makes_parameter_optional(result: dict[str, Any], required: bool, default: Any) -> None:
-    [found] = parse_new_query(parameter(**result)).parameters
-    assert (found.required, found.default) == (required, default)
-    assert type(found.default) is type(default)
+    [parsed] = parse_new_query(parameter(**result)).parameters
+    assert (parsed.required, parsed.default) == (required, default)
+    assert type(parsed.default) is type(default)
 
 
 # -- placeholders -----------------------------------------------------------------------------------------------------
@@ -202,12 +205,12 @@ def test_check_placeholders_requires_exactly_declared_parameters(
     names: list[str], errors: list[tuple[str, str]]
 ) -> None:
     if errors:
-        assert refused(check_placeholders, parse_new_query(payload()), names) == ("bad_placeholders", errors)
+        assert error_pairs(check_placeholders, parse_new_query(payload()), names) == ("bad_placeholders", errors)
     else:
         check_placeholders(parse_new_query(payload()), names)
 
 
-# -- values -----------------------------------------------------------------------------------------------------------
+# -- parameter values -------------------------------------------------------------------------------------------------
 
 _EAST = timezone(timedelta(hours=2))
 
@@ -252,54 +255,56 @@ BAD: list[tuple[str, Sequence[Any]]] = [
 ]
 
 
-def read(kind: str, value: Any) -> Any:
-    return parse_parameter_values([QueryParameter("p", FieldType(kind))], {"p": value})["p"]
+def read(field_type: str, value: Any) -> Any:
+    return parse_parameter_values([QueryParameter("p", FieldType(field_type))], {"p": value})["p"]
 
 
-@pytest.mark.parametrize(("kind", "value", "meant"), GOOD, ids=[f"{kind} {value!r}" for kind, value, _ in GOOD])
-def test_parse_parameter_values_parses_by_type(kind: str, value: Any, meant: Any) -> None:
-    found = read(kind, value)
-    assert (type(found), repr(found)) == (type(meant), repr(meant)), "equal numbers are the same, digit by digit"
+@pytest.mark.parametrize(
+    ("field_type", "value", "expected"), GOOD, ids=[f"{field_type} {value!r}" for field_type, value, _ in GOOD]
+)
+def test_parse_parameter_values_parses_by_type(field_type: str, value: Any, expected: Any) -> None:
+    parsed = read(field_type, value)
+    assert (type(parsed), repr(parsed)) == (type(expected), repr(expected)), "equal numbers have equal digits"
 
 
-@pytest.mark.parametrize(("kind", "many"), BAD)
-def test_parse_parameter_values_rejects_values_of_other_types(kind: str, many: Sequence[Any]) -> None:
-    for value in many:
-        assert refused(read, kind, value) == ("bad_parameters", [("/p", "bad_value")])
+@pytest.mark.parametrize(("field_type", "values"), BAD)
+def test_parse_parameter_values_rejects_values_of_other_types(field_type: str, values: Sequence[Any]) -> None:
+    for value in values:
+        assert error_pairs(read, field_type, value) == ("bad_parameters", [("/p", "bad_value")])
 
 
 @given(st.decimals(allow_nan=False, allow_infinity=False, places=6, min_value=-(10**20), max_value=10**20))
 def test_parse_parameter_values_normalizes_numbers(number: Decimal) -> None:
-    ways = [read("number", way) for way in (number, f"{number:f}", f"{number:e}", f"{number:f}000")]
-    assert {repr(way) for way in ways} == {repr(ways[0])}
-    assert ways[0] == number
-    assert isinstance(ways[0], int) == (number % 1 == 0)
+    values = [read("number", notation) for notation in (number, f"{number:f}", f"{number:e}", f"{number:f}000")]
+    assert {repr(notation) for notation in values} == {repr(values[0])}
+    assert values[0] == number
+    assert isinstance(values[0], int) == (number % 1 == 0)
 
 
 @given(st.one_of(st.text(max_size=40), st.integers(), st.floats(), st.booleans(), st.none(), st.lists(st.text())))
 def test_parse_parameter_values_of_any_value_returns_value_or_error(value: Any) -> None:
-    for kind in FieldType:
+    for field_type in FieldType:
         try:
-            found = read(kind, value)
+            parsed = read(field_type, value)
         except Invalid as raised:
             assert raised.reason == "bad_parameters"  # noqa: PT017
         else:
-            assert read(kind, found) == found
+            assert read(field_type, parsed) == parsed
 
 
 def test_parse_parameter_values_uses_defaults() -> None:
-    expected = (*DECLARED, QueryParameter("rest", FieldType.NUMBER, required=False))
-    meant = {"region": "EMEA", "since": date(2026, 1, 1), "rest": None}
-    assert parse_parameter_values(expected, {"region": "EMEA"}) == meant
-    assert parse_parameter_values(expected, {"region": "EMEA", "since": None, "rest": None}) == meant
-    assert parse_parameter_values(expected, {"region": "EMEA", "since": "2026-02-01", "rest": "0"}) == {
+    parameters = (*DECLARED, QueryParameter("rest", FieldType.NUMBER, required=False))
+    expected = {"region": "EMEA", "since": date(2026, 1, 1), "rest": None}
+    assert parse_parameter_values(parameters, {"region": "EMEA"}) == expected
+    assert parse_parameter_values(parameters, {"region": "EMEA", "since": None, "rest": None}) == expected
+    assert parse_parameter_values(parameters, {"region": "EMEA", "since": "2026-02-01", "rest": "0"}) == {
         "region": "EMEA", "since": date(2026, 2, 1), "rest": 0,
     }  # fmt: skip
     assert parse_parameter_values((), {}) == {}
 
 
 def test_parse_parameter_values_reports_all_errors() -> None:
-    reason, errors = refused(parse_parameter_values, DECLARED, {"Region": "EMEA", "since": "today", "x": 1})
+    reason, errors = error_pairs(parse_parameter_values, DECLARED, {"Region": "EMEA", "since": "today", "x": 1})
     assert reason == "bad_parameters"
     assert errors == [
         ("/Region", "unknown_parameter"),
@@ -315,7 +320,7 @@ MEMBERS = {"name", "description", "sql", "parameters", "returns_schema_id"}
 
 
 @pytest.mark.parametrize(
-    ("state", "members", "left"),
+    ("state", "members", "rejected_members"),
     [
         (LifecycleState.DRAFT, MEMBERS, None),
         (LifecycleState.ACTIVE, MEMBERS, None),
@@ -323,18 +328,18 @@ MEMBERS = {"name", "description", "sql", "parameters", "returns_schema_id"}
         (LifecycleState.DEPRECATED, set(), None),
         (LifecycleState.DEPRECATED, MEMBERS, ["name", "parameters", "returns_schema_id", "sql"]),
         (LifecycleState.ARCHIVED, {"description"}, ["description"]),
-        (LifecycleState.ARCHIVED, set(), []),  # a write that changes nothing is a write
+        (LifecycleState.ARCHIVED, set(), []),  # a write without changes is rejected, too
     ],
 )
 def test_assert_editable_allows_members_by_query_state(
-    state: LifecycleState, members: set[str], left: list[str] | None
+    state: LifecycleState, members: set[str], rejected_members: list[str] | None
 ) -> None:
-    if left is None:
+    if rejected_members is None:
         assert_editable(state, members)
         return
     with pytest.raises(Unsupported) as raised:
         assert_editable(state, members)
-    assert (raised.value.reason, raised.value.context["members"]) == ("read_only_state", left)
+    assert (raised.value.reason, raised.value.context["members"]) == ("read_only_state", rejected_members)
 
 
 def test_changed_members_compares_json() -> None:
@@ -349,8 +354,8 @@ def test_changed_members_compares_json() -> None:
 @pytest.mark.parametrize("current", LifecycleState)
 @pytest.mark.parametrize("to", LifecycleState)
 def test_find_transition_applies_to_queries(current: LifecycleState, to: LifecycleState) -> None:
-    if found := TRANSITIONS.get((current, to)):
-        assert find_transition(current, to, "query") is found
+    if transition := TRANSITIONS.get((current, to)):
+        assert find_transition(current, to, "query") is transition
         return
     with pytest.raises(Unsupported, match="query") as raised:
         find_transition(current, to, "query")

@@ -35,16 +35,16 @@ KINDS: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("type_name", KINDS)
 @given(data=st.data())
-def test_search_window_finds_every_overlapping_range(kind: str, data: st.DataObject) -> None:
-    low, high = sorted((data.draw(KINDS[kind]), data.draw(KINDS[kind])))
-    first, last = sorted((data.draw(KINDS[kind]), data.draw(KINDS[kind])))
-    where, looked = range_coordinate(low, high), search_window(first, last)
-    assert -(2**63) <= where < 2**63
-    assert len(looked.enclosing) <= 32
+def test_search_window_finds_every_overlapping_range(type_name: str, data: st.DataObject) -> None:
+    low, high = sorted((data.draw(KINDS[type_name]), data.draw(KINDS[type_name])))
+    first, last = sorted((data.draw(KINDS[type_name]), data.draw(KINDS[type_name])))
+    coordinate, window = range_coordinate(low, high), search_window(first, last)
+    assert -(2**63) <= coordinate < 2**63
+    assert len(window.enclosing) <= 32
     if low <= last and first <= high:
-        assert looked.first <= where <= looked.last or where in looked.enclosing
+        assert window.first <= coordinate <= window.last or coordinate in window.enclosing
     for open_end in (search_window(None, last), search_window(first, None), search_window(None, None)):
         assert UNKNOWN_RANGE_COORDINATE in open_end.enclosing
 
@@ -52,18 +52,18 @@ def test_search_window_finds_every_overlapping_range(kind: str, data: st.DataObj
 def test_search_window_selects_few_of_many_ranges() -> None:
     indices = [range_coordinate(1000 * i, 1000 * i + 999) for i in range(20_000)]
     for key in (0, 999, 10_000_500, 19_999_999, 4_194_304):
-        looked = search_window(key, key)
-        found = [i for i, p in enumerate(indices) if looked.first <= p <= looked.last or p in looked.enclosing]
-        assert key // 1000 in found
-        assert len(found) < 100
+        window = search_window(key, key)
+        matches = [i for i, p in enumerate(indices) if window.first <= p <= window.last or p in window.enclosing]
+        assert key // 1000 in matches
+        assert len(matches) < 100
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("type_name", KINDS)
 @given(data=st.data())
-def test_column_stats_json_round_trip_preserves_bounds(kind: str, data: st.DataObject) -> None:
-    type_ = {"floats": pa.float64(), "decimals": pa.decimal128(38, 6), "text": pa.string(), "bytes": pa.binary()}
-    schema = pa.schema([("x", type_.get(kind, pa.int64()))])
-    low, high = sorted((data.draw(KINDS[kind]), data.draw(KINDS[kind])))
+def test_column_stats_json_round_trip_preserves_bounds(type_name: str, data: st.DataObject) -> None:
+    data_types = {"floats": pa.float64(), "decimals": pa.decimal128(38, 6), "text": pa.string(), "bytes": pa.binary()}
+    schema = pa.schema([("x", data_types.get(type_name, pa.int64()))])
+    low, high = sorted((data.draw(KINDS[type_name]), data.draw(KINDS[type_name])))
     expected_type = stats_parser(schema)(to_json({"x": truncate_bounds(ColumnStats(low, high, 3))}))["x"]
     assert expected_type.low is None or expected_type.low <= low
     assert expected_type.high is None or expected_type.high >= high

@@ -1,4 +1,4 @@
-"""The table of reasons is complete: every error that the source raises has a row, with its kind and its placeholders."""
+"""The table of reasons is complete: every error in the source has a row with its class and its placeholders."""
 
 import ast
 import string
@@ -11,25 +11,27 @@ from penstock import reasons
 from penstock.errors import KINDS, Invalid
 
 SOURCE = Path(penstock.__file__).parent
-NAMES = {kind.__name__ for kind in KINDS}
+ERROR_CLASSES = {error_class.__name__ for error_class in KINDS}
 
 
 def _raised_errors() -> list[tuple[str, str, str, set[str] | None]]:
-    """List module, kind, key and values of every error whose message is in the table. None: values are not literal."""
+    """List module, class, key and values of every error with a message in the table. None: values are not literal."""
     errors = []
     for path in sorted(SOURCE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             match node:
-                case ast.Call(func=ast.Name(id=kind), args=[ast.Constant(value=str(key)), *rest]) if kind in NAMES:
+                case ast.Call(func=ast.Name(id=error_class), args=[ast.Constant(value=str(key)), *rest]) if (
+                    error_class in ERROR_CLASSES
+                ):
                     if rest and not isinstance(rest[0], ast.Dict):
-                        continue  # a finished message: of another process, or fixed by a contract
+                        continue  # a complete message: of another process, or fixed by a contract
                     keys = rest[0].keys if rest and isinstance(rest[0], ast.Dict) else []
                     names = [
                         *(k.value if isinstance(k, ast.Constant) else None for k in keys),
                         *(k.arg for k in node.keywords),
                     ]
                     values = None if None in names else {str(name) for name in names}
-                    errors.append((str(path.relative_to(SOURCE)), kind, key, values))
+                    errors.append((str(path.relative_to(SOURCE)), error_class, key, values))
     return errors
 
 
@@ -40,7 +42,7 @@ def test_reasons_contain_every_raised_error_with_its_kind() -> None:
     assert len(RAISED) > 300
     unknown = [(module, key) for module, _, key, _ in RAISED if key not in reasons.REASONS]
     assert unknown == []
-    assert [(module, key) for module, kind, key, _ in RAISED if reasons.REASONS[key][0] != kind] == []
+    assert [(module, key) for module, error_class, key, _ in RAISED if reasons.REASONS[key][0] != error_class] == []
 
 
 def test_reasons_messages_have_a_value_for_every_placeholder() -> None:
@@ -53,10 +55,10 @@ def test_reasons_messages_have_a_value_for_every_placeholder() -> None:
 
 
 def test_reasons_of_one_name_have_one_kind() -> None:
-    kinds: dict[str, set[str]] = {}
-    for key, (kind, _) in reasons.REASONS.items():
-        kinds.setdefault(key.partition(".")[0], set()).add(kind)
-    assert {name for name, found in kinds.items() if len(found) > 1} == set()
+    classes_by_name: dict[str, set[str]] = {}
+    for key, (error_class, _) in reasons.REASONS.items():
+        classes_by_name.setdefault(key.partition(".")[0], set()).add(error_class)
+    assert {name for name, classes in classes_by_name.items() if len(classes) > 1} == set()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A promise lists scalar fields; it is read or refused whole, compared member by member, and rows keep it or do not."""
+"""Result schemas: parse, infer, compare, and validate rows."""
 
 import math
 import re
@@ -49,7 +49,7 @@ FIELDS = st.lists(
 ).map(tuple)
 
 
-# -- reading a promise ------------------------------------------------------------------------------------------------
+# -- parse ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,9 @@ def test_parse_fields_accepts_equivalent_notations(input_value: dict[str, Any], 
 
 
 @given(FIELDS)
-def test_parse_fields_round_trips_as_json(promise: tuple[ResultField, ...]) -> None:
-    assert parse_fields([field.as_json() for field in promise]) == promise
-    assert fields_from_json([field.as_json() for field in promise]) == promise
+def test_parse_fields_round_trips_as_json(fields: tuple[ResultField, ...]) -> None:
+    assert parse_fields([field.as_json() for field in fields]) == fields
+    assert fields_from_json([field.as_json() for field in fields]) == fields
 
 
 def test_result_field_as_json_omits_absent_members() -> None:
@@ -145,25 +145,25 @@ GOOD = {"name": "good", "type": "string"}
     ],
 )  # fmt: skip
 def test_parse_fields_rejects_bad_fields_with_pointer(input_value: Any, reason: str, pointer: str) -> None:
-    with pytest.raises(Invalid) as refused:
+    with pytest.raises(Invalid) as raised:
         parse_fields(input_value)
-    (error,) = refused.value.context["errors"]
-    assert (refused.value.reason, error["code"], error["pointer"]) == (reason, reason, pointer)
-    assert error["message"] == refused.value.message
+    (error,) = raised.value.context["errors"]
+    assert (raised.value.reason, error["code"], error["pointer"]) == (reason, reason, pointer)
+    assert error["message"] == raised.value.message
     if reason == "non_scalar_field":
-        assert refused.value.message.startswith(ONLY_SCALARS)
-        assert refused.value.context["field"] == "a"
+        assert raised.value.message.startswith(ONLY_SCALARS)
+        assert raised.value.context["field"] == "a"
 
 
 def test_parse_fields_reports_all_errors_and_non_scalar_types_first() -> None:
-    with pytest.raises(Invalid) as refused:
+    with pytest.raises(Invalid) as raised:
         parse_fields(
             [{"name": "1"}, {"name": "a", "type": "object", "x": 1}, {"name": "a", "type": "string", "optional": 0}]
         )
-    assert refused.value.reason == "non_scalar_field"
-    assert refused.value.context["field"] == "1"
-    assert refused.value.message.endswith("(5 more in errors)")
-    assert [(error["pointer"], error["code"]) for error in refused.value.context["errors"]] == [
+    assert raised.value.reason == "non_scalar_field"
+    assert raised.value.context["field"] == "1"
+    assert raised.value.message.endswith("(5 more in errors)")
+    assert [(error["pointer"], error["code"]) for error in raised.value.context["errors"]] == [
         ("/fields/0/name", "bad_field_name"),
         ("/fields/0/type", "non_scalar_field"),
         ("/fields/1/type", "non_scalar_field"),
@@ -174,17 +174,17 @@ def test_parse_fields_reports_all_errors_and_non_scalar_types_first() -> None:
 
 
 def test_parse_fields_without_nesting_reports_first_error_as_reason() -> None:
-    with pytest.raises(Invalid) as refused:
+    with pytest.raises(Invalid) as raised:
         parse_fields([{"name": "a", "type": "string", "optional": 0}, {"name": "1", "type": "string"}])
-    assert refused.value.reason == "bad_field"
-    assert refused.value.context["field"] == "a"
+    assert raised.value.reason == "bad_field"
+    assert raised.value.context["field"] == "a"
 
 
 def test_parse_fields_error_is_printable_for_any_name() -> None:
     odd = "\ud800\x00" + "é" * 1_000
-    with pytest.raises(Invalid) as refused:
+    with pytest.raises(Invalid) as raised:
         parse_fields([{"name": odd, "type": odd, odd: 1}])
-    reported = [refused.value.context["field"], *(error["message"] for error in refused.value.context["errors"])]
+    reported = [raised.value.context["field"], *(error["message"] for error in raised.value.context["errors"])]
     assert len(reported) == 4
     assert all(text.isascii() and text.isprintable() and len(text) < 1_200 for text in reported)
 
@@ -193,7 +193,7 @@ def test_parse_fields_non_scalar_message_matches_contract() -> None:
     assert ONLY_SCALARS == "Only scalar types allowed in query returns"
 
 
-# -- from columns -----------------------------------------------------------------------------------------------------
+# -- infer ------------------------------------------------------------------------------------------------------------
 
 COLUMNS = {
     STRING: [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())],
@@ -210,32 +210,32 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(
-    ("kind", "column"), [(kind, column) for kind, columns in COLUMNS.items() for column in columns]
+    ("field_type", "column"), [(field_type, column) for field_type, columns in COLUMNS.items() for column in columns]
 )
-def test_infer_fields_maps_column_types(kind: FieldType, column: pa.DataType) -> None:
+def test_infer_fields_maps_column_types(field_type: FieldType, column: pa.DataType) -> None:
     schema = pa.schema([pa.field("a", column, nullable=False), pa.field("b", column)])
-    assert infer_fields(schema) == (ResultField("a", kind), ResultField("b", kind, optional=True))
+    assert infer_fields(schema) == (ResultField("a", field_type), ResultField("b", field_type, optional=True))
     for many in (pa.list_, pa.large_list, pa.list_view, lambda item: pa.list_(item, 3)):
         assert infer_fields(pa.schema([pa.field("a", many(column), nullable=False)])) == (
-            ResultField("a", kind, array=True),
+            ResultField("a", field_type, array=True),
         )
 
 
 @pytest.mark.parametrize("column", REFUSED, ids=str)
 def test_infer_fields_rejects_columns_without_scalars(column: pa.DataType) -> None:
-    with pytest.raises(Invalid) as refused:
+    with pytest.raises(Invalid) as raised:
         infer_fields(pa.schema({"a": pa.int64(), "b": column}))
-    assert (refused.value.reason, refused.value.context["field"]) == ("non_scalar_field", "b")
-    assert str(column)[:60] in refused.value.message
+    assert (raised.value.reason, raised.value.context["field"]) == ("non_scalar_field", "b")
+    assert str(column)[:60] in raised.value.message
 
 
 def test_infer_fields_reports_all_bad_columns() -> None:
     schema = pa.schema(
         [("my col", pa.int64()), ("a", pa.binary()), ("a", pa.int64()), ("a", pa.int64()), ("t", pa.time32("s"))]
     )
-    with pytest.raises(Invalid) as refused:
+    with pytest.raises(Invalid) as raised:
         infer_fields(schema)
-    assert [(error["pointer"], error["code"]) for error in refused.value.context["errors"]] == [
+    assert [(error["pointer"], error["code"]) for error in raised.value.context["errors"]] == [
         ("/fields/0/name", "bad_field_name"),
         ("/fields/1/type", "non_scalar_field"),
         ("/fields/2/name", "duplicate_field_name"),
@@ -243,12 +243,12 @@ def test_infer_fields_reports_all_bad_columns() -> None:
         ("/fields/4/type", "non_scalar_field"),
     ]
     assert [
-        "'my col'" in refused.value.context["errors"][0]["message"],
-        "'t'" in refused.value.context["errors"][4]["message"],
+        "'my col'" in raised.value.context["errors"][0]["message"],
+        "'t'" in raised.value.context["errors"][4]["message"],
     ] == [True, True]
-    with pytest.raises(Invalid) as refused:
+    with pytest.raises(Invalid) as raised:
         infer_fields(pa.schema([]))
-    assert refused.value.reason == "missing_fields"
+    assert raised.value.reason == "missing_fields"
 
 
 @pytest.mark.parametrize(
@@ -292,17 +292,19 @@ def test_infer_fields_from_rows_chooses_narrowest_type(values: list[Any], field:
     ],
 )
 def test_infer_fields_from_rows_rejects_mixed_types(rows: list[Any], reason: str, pointer: str) -> None:
-    with pytest.raises(Invalid) as refused:
+    with pytest.raises(Invalid) as raised:
         infer_fields_from_rows(rows)
-    assert [(it["code"], it["pointer"]) for it in refused.value.context["errors"]] == [(reason, pointer)]
+    assert [(difference["code"], difference["pointer"]) for difference in raised.value.context["errors"]] == [
+        (reason, pointer)
+    ]
 
 
-# -- how a promise changes --------------------------------------------------------------------------------------------
+# -- differences ------------------------------------------------------------------------------------------------------
 
 A, B, C = ResultField("a", STRING), ResultField("b", NUMBER), ResultField("c", DATE, optional=True)
 
 
-def edited(field: ResultField, **changes: Any) -> ResultField:
+def with_changes(field: ResultField, **changes: Any) -> ResultField:
     return ResultField(**{name: changes.get(name, getattr(field, name)) for name in ResultField.__dataclass_fields__})
 
 
@@ -315,12 +317,12 @@ def edited(field: ResultField, **changes: Any) -> ResultField:
         ([A, C], [A], [{"change": "removed", "field": "c", "from": C.as_json()}], 0),
         ([A, B], [B, A], [{"change": "reordered", "from": ["a", "b"], "to": ["b", "a"]}], 0),
         ([A, B, C], [B, C], [{"change": "removed", "field": "a", "from": A.as_json()}], 1),
-        ([A], [edited(A, type=DATE)], [{"change": "changed", "field": "a", "member": "type", "from": "string", "to": "date"}], 1),
-        ([A], [edited(A, array=True)], [{"change": "changed", "field": "a", "member": "array", "from": False, "to": True}], 1),
-        ([edited(A, array=True)], [A], [{"change": "changed", "field": "a", "member": "array", "from": True, "to": False}], 1),
-        ([A], [edited(A, optional=True)], [{"change": "changed", "field": "a", "member": "optional", "from": False, "to": True}], 1),
-        ([C], [edited(C, optional=False)], [{"change": "changed", "field": "c", "member": "optional", "from": True, "to": False}], 0),
-        ([A], [edited(A, description="d")], [{"change": "changed", "field": "a", "member": "description", "from": None, "to": "d"}], 0),
+        ([A], [with_changes(A, type=DATE)], [{"change": "changed", "field": "a", "member": "type", "from": "string", "to": "date"}], 1),
+        ([A], [with_changes(A, array=True)], [{"change": "changed", "field": "a", "member": "array", "from": False, "to": True}], 1),
+        ([with_changes(A, array=True)], [A], [{"change": "changed", "field": "a", "member": "array", "from": True, "to": False}], 1),
+        ([A], [with_changes(A, optional=True)], [{"change": "changed", "field": "a", "member": "optional", "from": False, "to": True}], 1),
+        ([C], [with_changes(C, optional=False)], [{"change": "changed", "field": "c", "member": "optional", "from": True, "to": False}], 0),
+        ([A], [with_changes(A, description="d")], [{"change": "changed", "field": "a", "member": "description", "from": None, "to": "d"}], 0),
     ],
 )  # fmt: skip
 def test_diff_reports_changed_members_and_breaking_changes(old: Any, new: Any, reported: Any, breaks: int) -> None:
@@ -329,32 +331,41 @@ def test_diff_reports_changed_members_and_breaking_changes(old: Any, new: Any, r
 
 
 def test_diff_reports_every_changed_member_of_a_field() -> None:
-    found = diff([A, B], [edited(B, optional=True, type=STRING)])
-    assert [(it.change, it.field, it.member) for it in found] == [
+    differences = diff([A, B], [with_changes(B, optional=True, type=STRING)])
+    assert [(difference.change, difference.field, difference.member) for difference in differences] == [
         ("removed", "a", None),
         ("changed", "b", "type"),
         ("changed", "b", "optional"),
     ]
-    assert breaking_differences([A, B], [edited(B, optional=True, type=STRING)]) == found
+    assert breaking_differences([A, B], [with_changes(B, optional=True, type=STRING)]) == differences
 
 
 @given(FIELDS)
-def test_diff_of_equal_schemas_is_empty(promise: tuple[ResultField, ...]) -> None:
-    assert diff(promise, promise) == []
+def test_diff_of_equal_schemas_is_empty(fields: tuple[ResultField, ...]) -> None:
+    assert diff(fields, fields) == []
 
 
 @given(FIELDS, FIELDS)
 def test_diff_of_different_schemas_is_not_empty_in_both_directions(
     old: tuple[ResultField, ...], new: tuple[ResultField, ...]
 ) -> None:
-    def undone(it: SchemaDifference) -> Any:
+    def reverse_diff(difference: SchemaDifference) -> Any:
         swapped = {"added": "removed", "removed": "added"}
-        return swapped.get(it.change, str(it.change)), it.field, it.member, it.new, it.old
+        return (
+            swapped.get(difference.change, str(difference.change)),
+            difference.field,
+            difference.member,
+            difference.new,
+            difference.old,
+        )
 
-    there = [(str(it.change), it.field, it.member, it.old, it.new) for it in diff(old, new)]
-    back = [undone(it) for it in diff(new, old)]
-    assert sorted(map(repr, there)) == sorted(map(repr, back))
-    assert bool(there) is (old != new)
+    forward = [
+        (str(difference.change), difference.field, difference.member, difference.old, difference.new)
+        for difference in diff(old, new)
+    ]
+    backward = [reverse_diff(difference) for difference in diff(new, old)]
+    assert sorted(map(repr, forward)) == sorted(map(repr, backward))
+    assert bool(forward) is (old != new)
 
 
 def test_json_schema_describes_fields() -> None:
@@ -382,9 +393,9 @@ def test_json_schema_describes_fields() -> None:
     assert json_schema("Orders", "of a day", [A])["description"] == "of a day"
 
 
-# -- whether rows keep it ---------------------------------------------------------------------------------------------
+# -- row validation ---------------------------------------------------------------------------------------------------
 
-VALUES: dict[FieldType, tuple[list[Any], list[Any]]] = {  # good ones and bad ones
+VALUES: dict[FieldType, tuple[list[Any], list[Any]]] = {  # valid and invalid values
     STRING: (["", "x", "2026-01-31"], [1, True, ["x"], {"x": 1}, None]),
     NUMBER: (
         [0, -1, 1.5, -0.0, 10**400, Decimal("1e400"), Decimal("0.1"), 1e308],
@@ -411,11 +422,11 @@ VALUES: dict[FieldType, tuple[list[Any], list[Any]]] = {  # good ones and bad on
         ],
     ),
 }  # fmt: skip
-JUDGED = [
-    (kind, value, good)
-    for kind, both in VALUES.items()
-    for good, some in zip((True, False), both, strict=True)
-    for value in some
+VALUE_CASES = [
+    (field_type, value, is_valid)
+    for field_type, lists in VALUES.items()
+    for is_valid, values in zip((True, False), lists, strict=True)
+    for value in values
 ]
 
 
@@ -423,14 +434,14 @@ def test_value_cases_cover_every_field_type() -> None:
     assert set(VALUES) == set(FieldType)
 
 
-@pytest.mark.parametrize(("kind", "value", "good"), JUDGED)
-def test_is_valid_accepts_values_of_type_only(kind: FieldType, value: Any, good: bool) -> None:
-    assert result_schema.is_valid(kind, value) is good
-    assert check_rows([ResultField("a", kind)], [{"a": value}]).valid is good
-    assert check_rows([ResultField("a", kind, optional=True)], [{"a": value}]).valid is (good or value is None)
-    assert check_rows([ResultField("a", kind, array=True)], [{"a": [value]}]).valid is good
+@pytest.mark.parametrize(("field_type", "value", "valid"), VALUE_CASES)
+def test_is_valid_accepts_values_of_type_only(field_type: FieldType, value: Any, valid: bool) -> None:
+    assert result_schema.is_valid(field_type, value) is valid
+    assert check_rows([ResultField("a", field_type)], [{"a": value}]).valid is valid
+    assert check_rows([ResultField("a", field_type, optional=True)], [{"a": value}]).valid is (valid or value is None)
+    assert check_rows([ResultField("a", field_type, array=True)], [{"a": [value]}]).valid is valid
     if not isinstance(value, list):
-        assert not check_rows([ResultField("a", kind, array=True)], [{"a": value}]).valid
+        assert not check_rows([ResultField("a", field_type, array=True)], [{"a": value}]).valid
 
 
 @pytest.mark.parametrize("year", [0, 1, 4, 100, 400, 1000, 1900, 2000, 2023, 2024, 2100, 9996, 9999])
@@ -438,10 +449,10 @@ def test_is_valid_accepts_calendar_dates_only(year: int) -> None:
     for month in range(14):
         for day in range(34):
             text = f"{year:04}-{month:02}-{day:02}"
-            there = real(f"{text}T00:00:00")
+            exists = parse_reference(f"{text}T00:00:00")
             assert (result_schema.is_valid(DATE, text), result_schema.is_valid(DATETIME, f"{text}T00:00:00Z")) == (
-                there,
-                there,
+                exists,
+                exists,
             ), text
 
 
@@ -454,7 +465,7 @@ TAGS = ResultField("tags", NUMBER, array=True)
 
 
 @pytest.mark.parametrize(
-    ("promise", "rows", "errors"),
+    ("fields", "rows", "errors"),
     [
         ([A], [], []),
         ([A], [{"a": "x", "more": 1}], []),
@@ -479,9 +490,9 @@ TAGS = ResultField("tags", NUMBER, array=True)
     ],
 )  # fmt: skip
 def test_check_rows_reports_missing_and_mismatched_fields(
-    promise: list[ResultField], rows: Any, errors: list[dict[str, Any]]
+    fields: list[ResultField], rows: Any, errors: list[dict[str, Any]]
 ) -> None:
-    verdict = check_rows(promise, rows)
+    verdict = check_rows(fields, rows)
     assert (list(verdict.errors), verdict.count, verdict.valid) == (errors, len(errors), not errors)
     assert verdict.as_json() == {"valid": not errors, "error_count": len(errors), "errors": errors}
 
@@ -498,7 +509,7 @@ def test_check_rows_strict_rejects_undeclared_members() -> None:
 def test_check_rows_counts_all_errors_and_describes_first_hundred() -> None:
     verdict = check_rows([A, B], [{"a": 1}] * 75)
     assert (verdict.valid, verdict.count, len(verdict.errors)) == (False, 150, MAX_DESCRIBED)
-    assert [it["row"] for it in verdict.errors] == [number for number in range(50) for _ in range(2)]
+    assert [difference["row"] for difference in verdict.errors] == [number for number in range(50) for _ in range(2)]
 
 
 def test_check_rows_never_reports_values() -> None:
@@ -511,8 +522,8 @@ ORACLE: dict[FieldType, Callable[[Any], bool]] = {
     STRING: lambda it: type(it) is str,
     NUMBER: lambda it: type(it) in (int, float) and it - it == 0,
     BOOLEAN: lambda it: type(it) is bool,
-    DATE: lambda it: type(it) is str and len(it) == 10 and real(f"{it}T00:00:00"),
-    DATETIME: lambda it: type(it) is str and len(it) > 18 and real(it),
+    DATE: lambda it: type(it) is str and len(it) == 10 and parse_reference(f"{it}T00:00:00"),
+    DATETIME: lambda it: type(it) is str and len(it) > 18 and parse_reference(it),
 }
 CELLS = st.one_of(
     st.none(), st.booleans(), st.integers(-2, 2), st.floats(), st.text(max_size=2),
@@ -521,7 +532,7 @@ CELLS = st.one_of(
 )  # fmt: skip
 
 
-def real(text: str) -> bool:
+def parse_reference(text: str) -> bool:
     if not re.fullmatch(r"[\d:T.Z+-]+", text, re.ASCII):
         return False
     try:
@@ -532,16 +543,18 @@ def real(text: str) -> bool:
 
 @given(FIELDS, st.lists(st.dictionaries(st.sampled_from("abcdefg"), CELLS | st.lists(CELLS, max_size=2)), max_size=4))
 def test_check_rows_agrees_with_reference_implementation(
-    promise: tuple[ResultField, ...], rows: list[dict[str, Any]]
+    fields: tuple[ResultField, ...], rows: list[dict[str, Any]]
 ) -> None:
-    def fine(field: ResultField, row: dict[str, Any]) -> bool:
+    def is_accepted(field: ResultField, row: dict[str, Any]) -> bool:
         if row.get(field.name) is None:
             return field.optional
         cells = row[field.name] if field.array else [row[field.name]]
         return isinstance(cells, list) and all(ORACLE[field.type](cell) for cell in cells)
 
-    bad = [(number, field.name) for number, row in enumerate(rows) for field in promise if not fine(field, row)]
-    extra = sum(1 for row in rows for name in row if name not in {field.name for field in promise})
-    verdict = check_rows(promise, rows)
-    assert [(it["row"], it["field"]) for it in verdict.errors] == bad
-    assert check_rows(promise, rows, strict=True).count == len(bad) + extra
+    invalid = [
+        (number, field.name) for number, row in enumerate(rows) for field in fields if not is_accepted(field, row)
+    ]
+    extra = sum(1 for row in rows for name in row if name not in {field.name for field in fields})
+    verdict = check_rows(fields, rows)
+    assert [(difference["row"], difference["field"]) for difference in verdict.errors] == invalid
+    assert check_rows(fields, rows, strict=True).count == len(invalid) + extra

@@ -1,4 +1,4 @@
-"""The digest of rows tells the same rows from others, however they are cut."""
+"""Row digests are independent of batch boundaries."""
 
 from datetime import date
 from decimal import Decimal
@@ -45,8 +45,8 @@ def test_row_digest_is_independent_of_batches(rows: list[Any], cuts: list[int]) 
 
 
 @given(st.lists(row, max_size=3), st.lists(row, max_size=3))
-def test_row_digest_differs_for_different_rows(one: list[Any], other: list[Any]) -> None:
-    assert (digest(one, []) == digest(other, [])) == (one == other)
+def test_row_digest_differs_for_different_rows(first: list[Any], second: list[Any]) -> None:
+    assert (digest(first, []) == digest(second, [])) == (first == second)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,7 @@
-"""A selector keeps the rows that its text says, refuses what it cannot mean, and never confines a row it keeps.
+"""Filter expressions: parse, bind and bounds, against an oracle.
 
-The oracle below evaluates an unbound tree over rows of plain Python values; it knows nothing of Arrow. Every good
-expression is judged three times: by the oracle, by Arrow in memory, and by Arrow over a Parquet file whose row groups
-can be skipped by their statistics.
+The oracle evaluates an unbound tree over rows of plain Python values, without Arrow. Every valid expression is evaluated by
+the oracle, by Arrow in memory, and by Arrow over a Parquet file whose row groups can be skipped by their statistics.
 """
 
 import math
@@ -81,7 +80,7 @@ VALUES: dict[str, list[Any]] = {
     "price": [Decimal("1.50"), None, Decimal("-2.25"), Decimal("0.00"), Decimal("99999999.99"), Decimal("10.00")],
     "rate": [1.5, NAN, None, -0.0, 0.0, -2.5, math.inf, -math.inf, 0.1, 1e300, 5.0],
     "weight": [0.5, None, NAN, 0.10000000149011612, 2.0, -3.0],
-    "flat": [5.0, NAN],  # least and greatest are 5 in every row group
+    "flat": [5.0, NAN],  # minimum and maximum are 5 in every row group
     "name": [
         "ann",
         "Ann",
@@ -132,26 +131,26 @@ def value(node: Node, row: dict[str, Any]) -> Any:
     match node:
         case Column(name):
             return _exact(row[name])
-        case Literal(it):
-            return _exact(it)
+        case Literal(inner):
+            return _exact(inner)
         case Compare(op, left, right):
             return _compare(op, value(left, row), value(right, row))
-        case Between(it, low, high):
-            operand, low_value, high_value = _in_one_type((it, low, high), row)
+        case Between(inner, low, high):
+            operand, low_value, high_value = _as_one_type((inner, low, high), row)
             truths = [_compare(Comparison.GE, operand, low_value), _compare(Comparison.LE, operand, high_value)]
             return False if False in truths else None if None in truths else True
-        case In(it, items):
-            operand, *others = _in_one_type((it, *items), row)
+        case In(inner, items):
+            operand, *others = _as_one_type((inner, *items), row)
             truths = [_compare(Comparison.EQ, operand, other) for other in others]
             return True if True in truths else None if None in truths else False
-        case Like(it, pattern):
-            text = value(it, row)
+        case Like(inner, pattern):
+            text = value(inner, row)
             regex = "".join({Wildcard.ANY: ".*", Wildcard.ONE: "."}.get(part) or re.escape(part) for part in pattern)
             return None if text is None else re.fullmatch(regex, text, re.DOTALL) is not None
-        case IsNull(it):
-            return value(it, row) is None
-        case Not(it):
-            return None if (truth := value(it, row)) is None else not truth
+        case IsNull(inner):
+            return value(inner, row) is None
+        case Not(inner):
+            return None if (truth := value(inner, row)) is None else not truth
         case And(parts):
             truths = [value(part, row) for part in parts]
             return False if False in truths else None if None in truths else True
@@ -160,19 +159,19 @@ def value(node: Node, row: dict[str, Any]) -> Any:
             return True if True in truths else None if None in truths else False
         case Arithmetic(op, left, right):
             return _calculate(op, value(left, row), value(right, row))
-    raise AssertionError(f"the oracle does not know {node}")
+    raise AssertionError(f"the oracle does not support {node}")
 
 
-def _in_one_type(nodes: tuple[Node, ...], row: dict[str, Any]) -> list[Any]:
+def _as_one_type(nodes: tuple[Node, ...], row: dict[str, Any]) -> list[Any]:
     """Return the values of the operands of one operator: doubles if one of them is a double."""
     values = [value(node, row) for node in nodes]
     if not any(is_double(node, DOUBLES) for node in nodes):
         return values
-    return [None if it is None else float(it) for it in values]
+    return [None if value_ is None else float(value_) for value_ in values]
 
 
-def _exact(it: Any) -> Any:
-    return Fraction(it) if isinstance(it, int | Decimal) and not isinstance(it, bool) else it
+def _exact(value: Any) -> Any:
+    return Fraction(value) if isinstance(value, int | Decimal) and not isinstance(value, bool) else value
 
 
 def _pair(left: Any, right: Any) -> tuple[Any, Any]:
@@ -197,7 +196,7 @@ def _calculate(op: ArithmeticOperator, left: Any, right: Any) -> Any:
     if left is None or right is None:
         return None
     if op is ArithmeticOperator.DIVIDE:
-        return None if right == 0 else _divided(float(left), float(right))
+        return None if right == 0 else _divide(float(left), float(right))
     left, right = _pair(left, right)
     return {
         ArithmeticOperator.ADD: left + right,
@@ -206,7 +205,7 @@ def _calculate(op: ArithmeticOperator, left: Any, right: Any) -> Any:
     }[op]
 
 
-def _divided(left: float, right: float) -> float:
+def _divide(left: float, right: float) -> float:
     try:
         return left / right
     except OverflowError:
@@ -221,31 +220,31 @@ def ids(table: pa.Table) -> list[int]:
     return table["id"].to_pylist()
 
 
-def inside(it: Any, interval: Interval) -> bool:
+def is_inside(value: Any, interval: Interval) -> bool:
     return (
-        it is not None
-        and it == it
-        and (interval.low is None or it >= interval.low)
-        and (interval.high is None or it <= interval.high)
+        value is not None
+        and value == value
+        and (interval.low is None or value >= interval.low)
+        and (interval.high is None or value <= interval.high)
     )
 
 
-def judge(text: str, parquet: ds.Dataset) -> list[int]:
+def assert_equal_results(text: str, parquet: ds.Dataset) -> list[int]:
     node = parse(text)
-    want, bound = selected_ids(node), bind(node, SCHEMA)
+    expected, bound = selected_ids(node), bind(node, SCHEMA)
     filtered = to_arrow_filter(node, SCHEMA)
-    assert ids(TABLE.filter(filtered)) == want, text
-    assert BATCH.filter(filtered).column("id").to_pylist() == want, f"{text}, of a batch"
-    assert ids(parquet.to_table(columns=["id"], filter=filtered)) == want, f"{text}, over Parquet"
-    assert parquet.count_rows(filter=filtered) == len(want), f"{text}, counted"
+    assert ids(TABLE.filter(filtered)) == expected, text
+    assert BATCH.filter(filtered).column("id").to_pylist() == expected, f"{text}, of a batch"
+    assert ids(parquet.to_table(columns=["id"], filter=filtered)) == expected, f"{text}, over Parquet"
+    assert parquet.count_rows(filter=filtered) == len(expected), f"{text}, counted"
     assert bind(bound, SCHEMA) == bound, f"{text}, bound twice"
     for name, interval in bounds(bound).items():
-        outside = [n for n in want if not inside(ROWS[n][name], interval)]
-        assert not outside, f"{text} keeps rows {outside} outside {name} {interval}"
-    return want
+        outside = [n for n in expected if not is_inside(ROWS[n][name], interval)]
+        assert not outside, f"{text} selects rows {outside} outside {name} {interval}"
+    return expected
 
 
-# -- good expressions -------------------------------------------------------------------------------------------------
+# -- valid expressions ------------------------------------------------------------------------------------------------
 
 LITERALS = {
     "tiny": ["0", "-128", "5", "1000", "2.5", "-1", "1e2", "5.0", "NULL"],
@@ -391,7 +390,7 @@ def test_selector_expression_table_is_large() -> None:
 
 @pytest.mark.parametrize("text", GOOD)
 def test_selector_oracle_arrow_and_parquet_select_equal_rows(text: str, parquet: ds.Dataset) -> None:
-    judge(text, parquet)
+    assert_equal_results(text, parquet)
 
 
 @pytest.mark.parametrize(
@@ -407,18 +406,18 @@ def test_selector_oracle_arrow_and_parquet_select_equal_rows(text: str, parquet:
         ("name LIKE 'A%'", lambda row: row["name"] is not None and row["name"].startswith("A")),
         ("active", lambda row: row["active"] is True),
         ("small > 2.5", lambda row: row["small"] is not None and row["small"] >= 3),
-        ("weight = 0.1", lambda _: False),  # a float32 is not 0.1: both are read as doubles
+        ("weight = 0.1", lambda _: False),  # a float32 differs from 0.1: both are compared as doubles
     ],
 )
 def test_selector_semantics_in_plain_python(
     text: str, rows: Callable[[dict[str, Any]], bool], parquet: ds.Dataset
 ) -> None:
-    assert judge(text, parquet) == [row["id"] for row in ROWS if rows(row)]
+    assert assert_equal_results(text, parquet) == [row["id"] for row in ROWS if rows(row)]
 
 
 def test_selector_finds_nan_that_statistics_omit(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": [5.0, 5.0, NAN], "y": [20.0, 30.0, NAN]}), tmp_path / "x.parquet")
-    found = ds.dataset(tmp_path / "x.parquet")
+    dataset = ds.dataset(tmp_path / "x.parquet")
     for text, count in {
         "x != 5": 1,
         "NOT x = 5": 1,
@@ -428,8 +427,8 @@ def test_selector_finds_nan_that_statistics_omit(tmp_path: Path) -> None:
         "x = 5": 2,
         "x IN (5)": 2,
     }.items():
-        filtered = to_arrow_filter(parse(text), found.schema)
-        assert (found.to_table(filter=filtered).num_rows, found.count_rows(filter=filtered)) == (count, count), text
+        filtered = to_arrow_filter(parse(text), dataset.schema)
+        assert (dataset.to_table(filter=filtered).num_rows, dataset.count_rows(filter=filtered)) == (count, count), text
 
 
 def test_selector_bounds_skip_row_groups(tmp_path: Path) -> None:
@@ -440,7 +439,7 @@ def test_selector_bounds_skip_row_groups(tmp_path: Path) -> None:
         assert len(fragment.split_by_row_group(to_arrow_filter(parse(text), rows.schema))) == 1, text
 
 
-# -- bad expressions --------------------------------------------------------------------------------------------------
+# -- invalid expressions ----------------------------------------------------------------------------------------------
 
 MISREAD = {
     "invalid syntax here": "Expected comparison operator at position 8",
@@ -596,7 +595,7 @@ def test_selector_parse_names_exceeded_limit(text: str, problem: str) -> None:
     ids=lambda text: text[:20],
 )
 def test_selector_parse_accepts_expressions_within_limits(text: str, parquet: ds.Dataset) -> None:
-    judge(text, parquet)
+    assert_equal_results(text, parquet)
 
 
 @pytest.mark.parametrize(
@@ -711,8 +710,8 @@ def test_selector_bounds_returns_expected_intervals(text: str, expected: dict[st
 
 
 # -- random trees -----------------------------------------------------------------------------------------------------
-# Built as text with every operand in parentheses, so that the text cannot be misread; the oracle reads what `parse`
-# makes of it, and the trees of the text without parentheses are checked above.
+# Every operand of the text is in parentheses, so the text is unambiguous. The oracle evaluates the tree of `parse`;
+# tests above check trees of text without parentheses.
 
 NUMBERS = st.one_of(
     st.sampled_from(["tiny", "small", "big", "price", "rate", "weight", "flat", "NULL"]),
@@ -754,7 +753,7 @@ CONDITIONS = st.recursive(
 @settings(max_examples=examples(250, soak=2_500))
 @given(CONDITIONS)
 def test_selector_random_conditions_agree_on_all_engines(parquet: ds.Dataset, text: str) -> None:
-    judge(text, parquet)
+    assert_equal_results(text, parquet)
 
 
 WORDS = st.sampled_from(["a", "1", "'x'", "(", ")", "AND", "NOT", "IN", ",", "=", "-", "LIKE", "IS", "NULL", "BETWEEN"])

@@ -1,4 +1,4 @@
-"""One address before several servers: each connection goes to the next one that answers."""
+"""A TCP load balancer for tests."""
 
 import itertools
 import socket
@@ -29,10 +29,10 @@ def _serve(client: socket.socket, backends: Sequence[tuple[str, int]], first: in
     with client:
         for location in range(len(backends)):
             with suppress(OSError), socket.create_connection(backends[(first + location) % len(backends)]) as server:
-                back = threading.Thread(target=_pass_on, args=(server, client), daemon=True)
-                back.start()
+                responses = threading.Thread(target=_pass_on, args=(server, client), daemon=True)
+                responses.start()
                 _pass_on(client, server)
-                back.join()
+                responses.join()
                 return
 
 

@@ -1,4 +1,4 @@
-"""The container: what it is made of is there, and its commands work as written. No engine is needed to see that."""
+"""The container image: sources, lock files, commands."""
 
 import json
 import re
@@ -24,7 +24,7 @@ def copied() -> list[str]:
 
 
 def pinned(lock: str) -> set[tuple[str, str]]:
-    """Names with versions, and when they hold."""
+    """Return names with versions and environment markers."""
     return set(re.findall(r"^(\S+==\S+)([^\\\n]*)", (ROOT / lock).read_text(), re.MULTILINE))
 
 
@@ -74,9 +74,9 @@ def test_container_commands_run_in_a_new_volume(tmp_path: Path, monkeypatch: pyt
         try:
             response = json.loads("".join(iter(server.stdout.readline, "}\n")) + "}")
             port = response["http"].rpartition(":")[2]
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz") as answer:
-                assert answer.status == 200
-            subprocess.run([*worker, "--once"], env=env, check=True)  # which would wait for ever otherwise
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz") as http_response:
+                assert http_response.status == 200
+            subprocess.run([*worker, "--once"], env=env, check=True)  # without a signal the server runs forever
         finally:
             server.terminate()
     assert server.returncode == 0

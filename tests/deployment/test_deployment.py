@@ -1,4 +1,4 @@
-"""Beyond one machine, on one: PostgreSQL, two servers behind an address, two workers, a cluster of Spark; and two die."""
+"""Two servers, two workers, PostgreSQL and a Spark cluster; one server and one worker are killed."""
 
 import json
 import os
@@ -31,11 +31,11 @@ from support.workspaces import WorkspaceFixture
 SECRET = "a secret of enough bytes, for a small cluster"
 PENSTOCK = str(Path(sys.executable).with_name("penstock"))
 PORTS = ("--http-port", "0", "--flight-port", "0", "--json")
-PATIENCE = 240.0  # seconds
-PAUSE = 0.1  # seconds, before something is done again
-MOVED = 77  # the amount of rows that came with one in the journal
-STOCKED = 5  # things that are merged all the time
-BALANCE = f"""SELECT (SELECT count(*) FROM shop.ledger WHERE amount = {MOVED}) - (SELECT count(*) FROM shop.journal) AS apart"""
+TIMEOUT_SECONDS = 240.0
+RETRY_SECONDS = 0.1  # pause before a request is repeated
+MOVED_AMOUNT = 77  # the amount of ledger rows that also have a journal row
+STOCK_ITEMS = 5  # rows that are merged repeatedly
+BALANCE = f"""SELECT (SELECT count(*) FROM shop.ledger WHERE amount = {MOVED_AMOUNT}) - (SELECT count(*) FROM shop.journal) AS difference"""
 
 
 @pytest.fixture
@@ -51,52 +51,63 @@ def test_killed_server_and_worker_lose_no_data(
         SECRET, tenant=tenant, user="ada", roles=[Role.ADMIN.claim], ttl=timedelta(hours=1), now=datetime.now(UTC)
     )
     with ExitStack() as stack:
-        servers = [stack.enter_context(started(workspace, "serve", "--no-runs", "--no-ui", *PORTS)) for _ in range(2)]
-        response = [json.loads("".join(iter(server.stdout.readline, "}\n")) + "}") for server in servers]  # type: ignore[union-attr, arg-type]
+        servers = [
+            stack.enter_context(start_process(workspace, "serve", "--no-runs", "--no-ui", *PORTS)) for _ in range(2)
+        ]
+        addresses = [json.loads("".join(iter(server.stdout.readline, "}\n")) + "}") for server in servers]  # type: ignore[union-attr, arg-type]
         http, flight = (
-            stack.enter_context(balanced([_port(each[door]) for each in response])) for door in ("http", "flight")
+            stack.enter_context(balanced([_port(address[protocol]) for address in addresses]))
+            for protocol in ("http", "flight")
         )
         workers = [
-            stack.enter_context(started(workspace, "worker", "--at-once", "1", **on(spark_cluster))) for _ in range(2)
+            stack.enter_context(start_process(workspace, "worker", "--at-once", "1", **spark_settings(spark_cluster)))
+            for _ in range(2)
         ]
-        client = stack.enter_context(Persistent(http, token))
-        opened = stack.enter_context(workspace.open())
-        lake = Lake(opened._workspace, replace(opened.caller, tenant=tenant), opened._folder, opened._query_executor)
+        client = stack.enter_context(RetryingClient(http, token))
+        operator_lake = stack.enter_context(workspace.open())
+        lake = Lake(
+            operator_lake._workspace,
+            replace(operator_lake.caller, tenant=tenant),
+            operator_lake._folder,
+            operator_lake._query_executor,
+        )
 
-        made = {
+        datasets = {
             name: client("POST", "/datasets", params={"name": f"shop.{name}"}, content=f"id,amount\n{rows}".encode()).json()
             for name, rows in {
                 "ledger": "0,0\n", "journal": "0,0\n", "news": "-1,5\n-2,7\n", "stock": "0,0\n", "fixes": "-1,50\n-2,70\n",
             }.items()
         }  # fmt: skip
         lake.dataset("shop.journal").overwrite({"id": [], "amount": []})
-        lake.register("balance", BALANCE, [{"name": "apart", "type": "number"}])
-        news = operation("append", made["ledger"], made["news"])
-        fixes = operation("merge", made["stock"], made["fixes"], key_columns="id", strategy="upsert")
+        lake.register("balance", BALANCE, [{"name": "difference", "type": "number"}])
+        append_news = operation("append", datasets["ledger"], datasets["news"])
+        merge_fixes = operation("merge", datasets["stock"], datasets["fixes"], key_columns="id", strategy="upsert")
         runs = [
             client("POST", f"/pipelines/{pipeline}/runs", key=f"run {n} of {pipeline}").json()["id"]
-            for pipeline in [client("POST", "/pipelines", json=each).json()["id"] for each in (news, fixes)]
+            for pipeline in [
+                client("POST", "/pipelines", json=address).json()["id"] for address in (append_news, merge_fixes)
+            ]
             for n in range(2)
         ]
 
-        # The first connection goes to the first server, and gRPC keeps to it until that dies.
+        # The first connection goes to the first server; gRPC uses it until the server is killed.
         load = Load(http, flight.replace("http://", "grpc://"), token, lake)
-        threads = load.started()
-        until(lambda: load.has_done(3))
+        threads = load.start_threads()
+        wait_until(lambda: load.has_done(3))
         servers[0].kill()
-        worker, lost = until(lambda: caught_in_the_middle(workspace, workers))
+        worker, lost_run_id = wait_until(lambda: suspend_running_worker(workspace, workers))
         worker.kill()
         before = Counter(load.done)
-        until(lambda: load.has_done(5, since=before))
-        ended = [until(lambda run=run: over(client("GET", f"/runs/{run}").json())) for run in runs]  # type: ignore[misc]
-        load.enough.set()
+        wait_until(lambda: load.has_done(5, since=before))
+        ended = [wait_until(lambda run=run: ended_run(client("GET", f"/runs/{run}").json())) for run in runs]  # type: ignore[misc]
+        load.stopped.set()
         for thread in threads:
             thread.join(60)
         assert not any(thread.is_alive() for thread in threads)
 
         assert [run["state"] for run in ended] == ["succeeded"] * len(runs), ended
         assert len({run["written"][0]["version"] for run in ended if run["name"] == "append"}) == 2
-        assert tries(workspace)[lost] >= 2
+        assert tries(workspace)[lost_run_id] >= 2
         ledger, journal, stock = (lake.dataset(f"shop.{name}").to_arrow() for name in ("ledger", "journal", "stock"))
         moved = set(journal["id"].to_pylist())
         assert set(load.moved) <= moved <= {*load.moved, *load.perhaps_moved}
@@ -114,18 +125,18 @@ class Load:
     flight: str
     token: str
     lake: Lake
-    enough: threading.Event = field(default_factory=threading.Event)
+    stopped: threading.Event = field(default_factory=threading.Event)
     done: Counter[str] = field(default_factory=Counter)
     written: list[int] = field(default_factory=list)
     moved: list[int] = field(default_factory=list)
     perhaps_moved: list[int] = field(default_factory=list)  # their outcome is unknown
     stock: dict[int, int] = field(default_factory=dict)
 
-    def started(self) -> list[threading.Thread]:
-        kinds = (self.append, self.append, self.insert, self.move, self.merge, self.ask)
+    def start_threads(self) -> list[threading.Thread]:
+        requests = (self.append, self.append, self.insert, self.move, self.merge, self.ask)
         threads = [
-            threading.Thread(target=self._repeat, args=(kind, n * 1_000_000), daemon=True)
-            for n, kind in enumerate(kinds, 1)
+            threading.Thread(target=self._repeat, args=(request, n * 1_000_000), daemon=True)
+            for n, request in enumerate(requests, 1)
         ]
         for thread in threads:
             thread.start()
@@ -133,70 +144,74 @@ class Load:
 
     def has_done(self, times: int, since: Counter[str] | None = None) -> bool:
         return all(
-            self.done[kind] - (since or Counter())[kind] >= times
-            for kind in ("append", "insert", "move", "merge", "ask")
+            self.done[request] - (since or Counter())[request] >= times
+            for request in ("append", "insert", "move", "merge", "ask")
         )
 
-    def _repeat(self, kind: Callable[["Persistent", Any, int], None], number: int) -> None:
-        with Persistent(self.http, self.token) as client, penstock.flight_client(self.flight, self.token) as tables:
-            while not self.enough.wait(PAUSE):
+    def _repeat(self, request: Callable[["RetryingClient", Any, int], None], number: int) -> None:
+        with RetryingClient(self.http, self.token) as client, penstock.flight_client(self.flight, self.token) as tables:
+            while not self.stopped.wait(RETRY_SECONDS):
                 number += 1
-                kind(client, tables, number)
+                request(client, tables, number)
 
-    def append(self, client: "Persistent", _tables: Any, number: int) -> None:
+    def append(self, client: "RetryingClient", _tables: Any, number: int) -> None:
         client("POST", "/datasets/shop.ledger/rows", key=f"row {number}", content=f"id,amount\n{number},1\n".encode())
         self.written.append(number)
         self.done["append"] += 1
 
-    def insert(self, _client: "Persistent", tables: Any, number: int) -> None:
-        """Over Flight, sent again under its key until it is answered."""
+    def insert(self, _client: "RetryingClient", tables: Any, number: int) -> None:
+        """Insert over Flight, and repeat the request with its key until the server responds."""
 
-        def tried() -> Any:
+        def try_insert() -> Any:
             try:
                 return tables.insert("shop.ledger", {"id": [number], "amount": [1]}, idempotency_key=f"row {number}")
             except (Unavailable, CommitStateUnknown):
                 return None
 
-        until(tried)
+        wait_until(try_insert)
         self.written.append(number)
         self.done["insert"] += 1
 
-    def move(self, _client: "Persistent", tables: Any, number: int) -> None:
-        """Into two tables, in one transaction. One that was not answered is not sent again: it happened, or not."""
+    def move(self, _client: "RetryingClient", tables: Any, number: int) -> None:
+        """Insert into two tables in one transaction. A transaction without response is not repeated; its outcome is unknown."""
         try:
             with tables.transaction() as tx:
-                tx.insert("shop.ledger", {"id": [number], "amount": [MOVED]})
-                tx.insert("shop.journal", {"id": [number], "amount": [MOVED]})
-        except PenstockError:  # its server has died; the next server may also reject a transaction that died with it
+                tx.insert("shop.ledger", {"id": [number], "amount": [MOVED_AMOUNT]})
+                tx.insert("shop.journal", {"id": [number], "amount": [MOVED_AMOUNT]})
+        except PenstockError:  # the server was killed; the next server rejects transactions of the killed server
             self.perhaps_moved.append(number)
         else:
             self.moved.append(number)
             self.done["move"] += 1
 
-    def merge(self, _client: "Persistent", _tables: Any, number: int) -> None:
+    def merge(self, _client: "RetryingClient", _tables: Any, number: int) -> None:
         """Merge from a program that shares the catalog and the folder while others merge on Spark."""
-        id = 1 + number % STOCKED
+        id = 1 + number % STOCK_ITEMS
         self.lake.dataset("shop.stock").merge({"id": [id], "amount": [number]}, "id", "upsert")
         self.stock[id] = number
         self.done["merge"] += 1
 
-    def ask(self, client: "Persistent", _tables: Any, _number: int) -> None:
+    def ask(self, client: "RetryingClient", _tables: Any, _number: int) -> None:
         """Query two tables of one transaction and assert that their states match."""
-        assert client("GET", "/queries/balance/results").json()["value"] == [{"apart": 0}]
+        assert client("GET", "/queries/balance/results").json()["value"] == [{"difference": 0}]
         self.done["ask"] += 1
 
 
 @contextmanager
-def started(location: WorkspaceFixture, *words: str, **env: str) -> Iterator[subprocess.Popen[str]]:
-    retained = {name: value for name, value in os.environ.items() if not name.startswith(("PENSTOCK_", "PYTEST_"))}
-    own = {
+def start_process(location: WorkspaceFixture, *words: str, **env: str) -> Iterator[subprocess.Popen[str]]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PENSTOCK_", "PYTEST_"))}
+    settings = {
         "PENSTOCK_WORKSPACE": location.folder,
         "PENSTOCK_DATABASE_URL": location.url or "",
         "PENSTOCK_JWT_SECRET": SECRET,
         "PENSTOCK_DURABLE": "no",
     }
     with subprocess.Popen(
-        [PENSTOCK, *words], env={**retained, **own, **env}, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [PENSTOCK, *words],
+        env={**environment, **settings, **env},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
     ) as process:
         try:
             yield process
@@ -204,7 +219,7 @@ def started(location: WorkspaceFixture, *words: str, **env: str) -> Iterator[sub
             process.kill()
 
 
-def on(cluster: spark_sessions.Cluster) -> dict[str, str]:
+def spark_settings(cluster: spark_sessions.Cluster) -> dict[str, str]:
     """Return settings with one Spark core for each run worker."""
     conf = {**cluster.conf(), "spark.cores.max": "1"}
     return {
@@ -213,54 +228,56 @@ def on(cluster: spark_sessions.Cluster) -> dict[str, str]:
     }
 
 
-class Persistent:
+class RetryingClient:
     """A client that repeats unanswered requests with their idempotency key."""
 
     def __init__(self, address: str, token: str) -> None:
         self._client = httpx.Client(base_url=address, headers={"authorization": f"Bearer {token}"}, timeout=30)
 
     def __call__(self, method: str, path: str, *, key: str | None = None, **options: Any) -> httpx.Response:
-        kind = {"content-type": "text/csv"} if "content" in options else {}
-        deadline = time.monotonic() + PATIENCE
+        content_headers = {"content-type": "text/csv"} if "content" in options else {}
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while True:
             try:
-                headers = {**kind, "idempotency-key": key or str(uuid4())} if method == "POST" else kind
-                answer = self._client.request(method, path, headers=headers, **options)
-                if answer.status_code < 500:
-                    assert answer.is_success, answer.text
-                    return answer
+                headers = (
+                    {**content_headers, "idempotency-key": key or str(uuid4())} if method == "POST" else content_headers
+                )
+                response = self._client.request(method, path, headers=headers, **options)
+                if response.status_code < 500:
+                    assert response.is_success, response.text
+                    return response
             except httpx.TransportError:
                 pass
             assert time.monotonic() < deadline
-            time.sleep(PAUSE)
+            time.sleep(RETRY_SECONDS)
 
-    def __enter__(self) -> "Persistent":
+    def __enter__(self) -> "RetryingClient":
         return self
 
     def __exit__(self, *_: object) -> None:
         self._client.close()
 
 
-def operation(kind: str, working: Any, source: Any, **parameters: Any) -> dict[str, Any]:
+def operation(operation_type: str, working: Any, source: Any, **parameters: Any) -> dict[str, Any]:
     """Return a pipeline of one operation."""
-    submitted = {"type": kind, "parameters": {"source": {"dataset_id": source["id"]}, **parameters}}
-    return {"name": kind, "working": {"dataset_id": working["id"]}, "operations": [submitted]}
+    step = {"type": operation_type, "parameters": {"source": {"dataset_id": source["id"]}, **parameters}}
+    return {"name": operation_type, "working": {"dataset_id": working["id"]}, "operations": [step]}
 
 
-def caught_in_the_middle(
+def suspend_running_worker(
     location: WorkspaceFixture, workers: list[subprocess.Popen[str]]
 ) -> tuple[subprocess.Popen[str], str] | None:
-    """Suspend a worker in the middle of an operation; return it and its run."""
+    """Suspend a worker during an operation; return the worker and the id of its run."""
     for row in rows_of(
         location, "SELECT id, worker FROM pipeline_runs WHERE state = 'running' AND progress IS NOT NULL"
     ):
-        worker = next((each for each in workers if each.pid == int(row.worker.rpartition(" ")[2])), None)
+        worker = next((candidate for candidate in workers if candidate.pid == int(row.worker.rpartition(" ")[2])), None)
         if worker is None:
             continue
         worker.send_signal(signal.SIGSTOP)
-        time.sleep(0.5)  # what it had sent to the database is through
-        now = rows_of(location, "SELECT id, worker FROM pipeline_runs WHERE state = 'running'")
-        if (row.id, row.worker) in {(each.id, each.worker) for each in now}:
+        time.sleep(0.5)  # statements that it has sent are executed
+        running = rows_of(location, "SELECT id, worker FROM pipeline_runs WHERE state = 'running'")
+        if (row.id, row.worker) in {(candidate.id, candidate.worker) for candidate in running}:
             return worker, str(row.id)
         worker.send_signal(signal.SIGCONT)  # that run had just ended
     return None
@@ -279,13 +296,13 @@ def _port(address: str) -> tuple[str, int]:
     return "127.0.0.1", int(address.rpartition(":")[2])
 
 
-def over(run: dict[str, Any]) -> dict[str, Any] | None:
+def ended_run(run: dict[str, Any]) -> dict[str, Any] | None:
     return run if run["ended_at"] else None
 
 
-def until(look: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + PATIENCE
-    while not (found := look()):
+def wait_until(condition: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while not (result := condition()):
         assert time.monotonic() < deadline
         time.sleep(0.2)
-    return found
+    return result

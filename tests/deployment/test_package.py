@@ -1,4 +1,4 @@
-"""Test the wheel in environments that contain its dependencies and nothing else."""
+"""Test the wheel in environments with its dependencies only."""
 
 import ast
 import json
@@ -21,7 +21,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from conftest import not_tested
+from conftest import skip_untested
 from penstock.extras import EXTRAS
 from support import spark_sessions
 
@@ -47,8 +47,8 @@ class Installed:
         venv.create(folder, with_pip=False, symlinks=True)
         pip = [sys.executable, "-m", "pip", "--python", str(self.bin / "python"), "--disable-pip-version-check"]
         subprocess.run([*pip, "install", "-q", "--no-deps", "--no-index", str(wheel)], check=True)
-        (own,) = distributions(name="penstock", path=[str(self.home)])
-        for dependency in dependencies(own, *extras):
+        (penstock_distribution,) = distributions(name="penstock", path=[str(self.home)])
+        for dependency in dependencies(penstock_distribution, *extras):
             _link(dependency, self.home)
 
     def command(self, *words: str) -> list[str]:
@@ -72,24 +72,24 @@ def clean() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(("PENSTOCK_", "PYTHON"))}
 
 
-def dependencies(own: Distribution, *extras: str) -> list[Distribution]:
+def dependencies(penstock_distribution: Distribution, *extras: str) -> list[Distribution]:
     """Return the installed distributions that a distribution requires with the extras, directly or indirectly."""
     result = dict[str, Distribution]()
-    queue = [(own, extra) for extra in ("", *extras)]
-    seen = {(canonicalize_name(own.name), extra) for _, extra in queue}
+    queue = [(penstock_distribution, extra) for extra in ("", *extras)]
+    visited = {(canonicalize_name(penstock_distribution.name), extra) for _, extra in queue}
     while queue:
         dependent, extra = queue.pop()
         for requirement in map(Requirement, dependent.requires or ()):
             if requirement.marker and not requirement.marker.evaluate({"extra": extra}):
                 continue
             name = canonicalize_name(requirement.name)
-            if name == canonicalize_name(own.name):  # an extra that includes another extra
-                required = own
+            if name == canonicalize_name(penstock_distribution.name):  # an extra that includes another extra
+                required = penstock_distribution
             else:
                 required = result[name] = distribution(name)
-            new = {(name, more) for more in ("", *requirement.extras)} - seen
-            seen |= new
-            queue += [(required, more) for _, more in new]
+            new = {(name, extra_name) for extra_name in ("", *requirement.extras)} - visited
+            visited |= new
+            queue += [(required, extra_name) for _, extra_name in new]
     return list(result.values())
 
 
@@ -117,7 +117,7 @@ def with_all(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed
 
 
 @pytest.fixture
-def far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def outside_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Change to a directory outside the source tree."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -129,9 +129,9 @@ def test_wheel_contains_exactly_the_package(wheel: Path) -> None:
         for file in (SOURCE / "penstock").rglob("*")
         if file.is_file() and "__pycache__" not in file.parts
     }
-    held = {name for name in ZipFile(wheel).namelist() if not name.startswith("penstock-")}
-    assert held == required
-    assert "penstock/py.typed" in held
+    file_names = {name for name in ZipFile(wheel).namelist() if not name.startswith("penstock-")}
+    assert file_names == required
+    assert "penstock/py.typed" in file_names
 
 
 # The folders that may import the packages of extras. All other modules import the base dependencies only.
@@ -185,17 +185,17 @@ def _imported(file: Path) -> Iterator[str]:
                 modules = [module]
             case _:
                 continue
-        tops = {module.partition(".")[0] for module in modules}
-        yield from tops - sys.stdlib_module_names - {"penstock"}
+        top_names = {module.partition(".")[0] for module in modules}
+        yield from top_names - sys.stdlib_module_names - {"penstock"}
 
 
 def test_extra_all_contains_every_extra() -> None:
     extras = PROJECT["optional-dependencies"]
-    (everything,) = map(Requirement, extras["all"])
-    assert (everything.name, everything.extras) == ("penstock", extras.keys() - {"all"})
+    (all_requirement,) = map(Requirement, extras["all"])
+    assert (all_requirement.name, all_requirement.extras) == ("penstock", extras.keys() - {"all"})
 
 
-@pytest.mark.usefixtures("far")
+@pytest.mark.usefixtures("outside_folder")
 @pytest.mark.parametrize("environment", ["base", "with_all"])
 def test_installed_command_prints_the_wheel_version(
     environment: str, wheel: Path, request: pytest.FixtureRequest
@@ -207,12 +207,12 @@ def test_installed_command_prints_the_wheel_version(
     assert "demo" in installed("--help").stdout
 
 
-def test_installed_demo_runs_to_the_end(with_all: Installed, far: Path) -> None:
+def test_installed_demo_runs_to_the_end(with_all: Installed, outside_folder: Path) -> None:
     if spark_sessions.java() is None:
-        not_tested("the demo of the wheel did not run", "Java is not installed")
-    story = with_all("demo", "--keep", "kept").stdout
-    assert "── Next steps" in story
-    assert (far / "kept" / "lake").is_dir()
+        skip_untested("the demo of the wheel", "Java is not installed")
+    output = with_all("demo", "--keep", "kept").stdout
+    assert "── Next steps" in output
+    assert (outside_folder / "kept" / "lake").is_dir()
 
 
 BASE_WORK = """
@@ -226,14 +226,14 @@ with penstock.open("lake", create=True) as lake:
 """
 
 
-@pytest.mark.usefixtures("far")
+@pytest.mark.usefixtures("outside_folder")
 def test_base_install_opens_a_lake_merges_and_queries(base: Installed) -> None:
     lines = base.python(BASE_WORK).splitlines()
     assert lines == ["pyarrow 3", "duckdb 3", "[{'orders': 3, 'total': 14.0}]"]
     assert "shop.orders" in base("dataset", "list", "-w", "lake").stdout
 
 
-@pytest.mark.usefixtures("far")
+@pytest.mark.usefixtures("outside_folder")
 @pytest.mark.parametrize(
     ("words", "extra"),
     [
@@ -252,7 +252,7 @@ def _check_missing_extra(error: dict[str, str], extra: str) -> None:
     assert f"pip install 'penstock[{extra}]'" in error["message"]
 
 
-@pytest.mark.usefixtures("far")
+@pytest.mark.usefixtures("outside_folder")
 def test_base_install_pipeline_run_names_the_missing_extra(base: Installed) -> None:
     base("init", "lake")
     columns = ("-c", "id:int64", "-w", "lake", "--json")
@@ -274,19 +274,19 @@ except penstock.Unsupported as error:
 """
 
 
-@pytest.mark.usefixtures("far")
+@pytest.mark.usefixtures("outside_folder")
 def test_base_install_flight_client_names_the_missing_extra(base: Installed) -> None:
     _check_missing_extra(json.loads(base.python(FLIGHT_CLIENT)), "server")
 
 
-@pytest.mark.usefixtures("far")
+@pytest.mark.usefixtures("outside_folder")
 def test_serve_without_the_ui_extra_logs_how_to_install_it(with_server: Installed) -> None:
     response, message = _serve(with_server)
     assert response["ui"] is None
     assert "pip install 'penstock[ui]'" in message
 
 
-@pytest.mark.usefixtures("far")
+@pytest.mark.usefixtures("outside_folder")
 def test_serve_with_all_extras_serves_the_ui(with_all: Installed) -> None:
     response, message = _serve(with_all)
     assert response["ui"]
@@ -300,8 +300,8 @@ def _serve(installed: Installed) -> tuple[dict[str, Any], str]:
         assert server.stdout
         try:
             response = json.loads("".join(iter(server.stdout.readline, "}\n")) + "}")
-            with urllib.request.urlopen(f"{response['http']}/datasets") as answer:
-                assert json.load(answer)["value"] == []
+            with urllib.request.urlopen(f"{response['http']}/datasets") as http_response:
+                assert json.load(http_response)["value"] == []
         finally:
             server.send_signal(signal.SIGTERM)
             message = server.communicate(timeout=60)[1]
@@ -309,10 +309,10 @@ def _serve(installed: Installed) -> tuple[dict[str, Any], str]:
     return response, message
 
 
-@pytest.mark.usefixtures("far")
+@pytest.mark.usefixtures("outside_folder")
 def test_postgresql_without_its_driver_names_the_install_command(base: Installed) -> None:
-    refused = base("init", "lake", "--json", code=1, PENSTOCK_DATABASE_URL="postgresql://ada@db.example/lake")
-    error = json.loads(refused.stderr)["error"]
+    rejected = base("init", "lake", "--json", code=1, PENSTOCK_DATABASE_URL="postgresql://ada@db.example/lake")
+    error = json.loads(rejected.stderr)["error"]
     assert (error["kind"], error["reason"]) == ("Invalid", "missing_postgres_driver")
     assert "pip install 'penstock[postgres]'" in error["message"]
     base("init", "lake")

@@ -1,4 +1,4 @@
-"""`penstock serve --processes N`: several processes on one port, one /metrics, restarts, and an end together."""
+"""`penstock serve --processes N`: several processes on one port, shared metrics, restarts, and shutdown."""
 
 import json
 import os
@@ -19,14 +19,14 @@ import pytest
 
 from penstock.rest.process_group import merge_metrics
 
-PATIENCE_SECONDS = 120
+TIMEOUT_SECONDS = 120
 LONG_QUERIES = {"PENSTOCK_QUERY_SECONDS": "3600", "PENSTOCK_HTTP_ANSWER_SECONDS": "3600"}
 
 
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    deadline = monotonic() + PATIENCE_SECONDS
+def wait_for(condition: Callable[[], bool], description: str) -> None:
+    deadline = monotonic() + TIMEOUT_SECONDS
     while not condition():
-        assert monotonic() < deadline, f"timeout: {what}"
+        assert monotonic() < deadline, f"timeout: {description}"
         sleep(0.05)
 
 
@@ -92,8 +92,10 @@ def served_requests(address: str) -> float:
 def test_processes_share_ports_metrics_and_workspace(tmp_path: Path) -> None:
     with group(tmp_path, "--no-ui", "--no-runs") as server:
         assert len(server.children()) == 2
-        made = httpx.post(f"{server.http}/datasets", json={"name": "a.b", "schema": [{"name": "id", "type": "int64"}]})
-        assert made.status_code == 201
+        created = httpx.post(
+            f"{server.http}/datasets", json={"name": "a.b", "schema": [{"name": "id", "type": "int64"}]}
+        )
+        assert created.status_code == 201
 
         def fetch(_n: int) -> list[str]:
             return [dataset["name"] for dataset in httpx.get(f"{server.http}/datasets").json()["value"]]
@@ -105,7 +107,7 @@ def test_processes_share_ports_metrics_and_workspace(tmp_path: Path) -> None:
             with flight.connect(server.addresses["flight"]) as client:
                 assert [info.descriptor.path for info in client.list_flights()] == [[b"a", b"b"]]
         server.process.send_signal(signal.SIGTERM)
-        _, err = server.process.communicate(timeout=PATIENCE_SECONDS)
+        _, err = server.process.communicate(timeout=TIMEOUT_SECONDS)
         assert server.process.returncode == 0, err
         assert "Traceback" not in err
 
@@ -119,30 +121,30 @@ def test_query_is_listed_and_cancelled_through_any_process(tmp_path: Path) -> No
                 f"{server.http}/queries/preview",
                 json={"sql": "SELECT sleep_ms(3600000)"},
                 headers={"x-execution-id": id},
-                timeout=PATIENCE_SECONDS,
+                timeout=TIMEOUT_SECONDS,
             )
 
         def ids() -> set[str]:
-            return {execution["id"] for execution in httpx.get(url, timeout=PATIENCE_SECONDS).json()["value"]}
+            return {execution["id"] for execution in httpx.get(url, timeout=TIMEOUT_SECONDS).json()["value"]}
 
         started = {str(uuid4()) for _ in range(4)}
         futures = [pool.submit(preview, id) for id in started]
         wait_for(lambda: ids() == started, "all executions in the list of any process")
         for id in started:
-            responses = [httpx.delete(f"{url}/{id}", timeout=PATIENCE_SECONDS) for _ in range(2)]
+            responses = [httpx.delete(f"{url}/{id}", timeout=TIMEOUT_SECONDS) for _ in range(2)]
             assert responses[0].status_code == 204
-            assert responses[1].status_code in (204, 404)  # it may need a moment to end
-        assert {future.result(PATIENCE_SECONDS).json()["code"] for future in futures} == {"QUERY_CANCELLED"}
+            assert responses[1].status_code in (204, 404)  # the query may end later
+        assert {future.result(TIMEOUT_SECONDS).json()["code"] for future in futures} == {"QUERY_CANCELLED"}
         assert ids() == set()
         assert served_requests(server.http) > 0
 
 
-def test_dead_process_is_started_again_and_others_go_on(tmp_path: Path) -> None:
+def test_dead_process_is_restarted_and_other_processes_continue(tmp_path: Path) -> None:
     with group(tmp_path, "--no-ui", "--no-runs", "--no-flight") as server:
         first, second = server.children()
         os.kill(first, signal.SIGKILL)
         wait_for(lambda: first not in server.children(), "the end of the process")
-        assert httpx.get(f"{server.http}/readyz", timeout=PATIENCE_SECONDS).status_code == 200
+        assert httpx.get(f"{server.http}/readyz", timeout=TIMEOUT_SECONDS).status_code == 200
         wait_for(lambda: len(server.children()) == 2, "a new process")
         assert second in server.children()
 
@@ -158,9 +160,9 @@ def test_page_is_served_by_one_process_on_its_own_port(tmp_path: Path) -> None:
     pytest.importorskip("nicegui")
     with group(tmp_path, "--no-runs", "--no-flight", "--page-port", "0") as server:
         for _ in range(4):
-            response = httpx.get(f"{server.http}/ui", timeout=PATIENCE_SECONDS)
+            response = httpx.get(f"{server.http}/ui", timeout=TIMEOUT_SECONDS)
             assert response.status_code == 307
-            page = httpx.get(response.headers["location"], timeout=PATIENCE_SECONDS, follow_redirects=True)
+            page = httpx.get(response.headers["location"], timeout=TIMEOUT_SECONDS, follow_redirects=True)
             assert page.status_code == 200
             assert "Penstock" in page.text
 
@@ -182,7 +184,7 @@ def test_processes_with_a_bad_workspace_report_one_error(tmp_path: Path) -> None
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=PATIENCE_SECONDS,
+        timeout=TIMEOUT_SECONDS,
     )
     assert result.returncode == 1
     assert result.stdout == ""
@@ -190,9 +192,9 @@ def test_processes_with_a_bad_workspace_report_one_error(tmp_path: Path) -> None
 
 
 def test_merge_metrics_adds_samples_and_keeps_equal_gauges() -> None:
-    one = b'# TYPE a counter\na_total{x="1"} 2.0\na_created{x="1"} 5.0\npenstock_runs_queued 3.0\n'
+    first = b'# TYPE a counter\na_total{x="1"} 2.0\na_created{x="1"} 5.0\npenstock_runs_queued 3.0\n'
     two = b'# TYPE a counter\na_total{x="1"} 1.0\na_total{x="2"} 4.0\na_created{x="1"} 6.0\npenstock_runs_queued 3.0\n'
-    merged = merge_metrics([one, two]).decode().splitlines()
+    merged = merge_metrics([first, two]).decode().splitlines()
     assert merged == [
         "# TYPE a counter",
         'a_total{x="1"} 3.0',

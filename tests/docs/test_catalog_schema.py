@@ -33,13 +33,13 @@ def test_catalog_schema_page_lists_exactly_the_columns_and_the_key_of_a_table(ta
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A SQLite workspace with two datasets that changed, and one that was dropped."""
+    """Create a SQLite workspace with two changed datasets and a dropped dataset."""
     lake = penstock.open(tmp_path_factory.mktemp("schema") / "workspace", create=True)
     sales = lake.create("shop.sales", {"id": [1, 2, 3], "amount": [10, 20, 30]})
     sales.append({"id": [4], "amount": [40]}, idempotency_key="fourth")
-    gone = lake.create("shop.gone", {"id": [1]})
+    dropped = lake.create("shop.dropped", {"id": [1]})
     sales.overwrite({"id": [9], "amount": [90]})
-    gone.drop()
+    dropped.drop()
     lake.create("shop.people", {"id": [1, 2]})
     yield lake
     lake.close()
@@ -70,12 +70,12 @@ def test_files_query_returns_the_files_of_a_version(lake: Lake, version: int) ->
 def test_lake_snapshot_query_returns_the_datasets_of_a_commit(lake: Lake, commit_no: int) -> None:
     snapshot = lake.snapshot(commit_no)
     expected = []
-    for name in ("shop.gone", "shop.people", "shop.sales"):
+    for name in ("shop.dropped", "shop.people", "shop.sales"):
         try:
-            at = snapshot.dataset(name)
+            dataset = snapshot.dataset(name)
         except penstock.NotFound:
             continue
-        expected.append((name, at.version, at.num_rows))
+        expected.append((name, dataset.version, dataset.num_rows))
     rows = run(lake, 1, commit_no=commit_no)
     assert [(f"{row['schema_name']}.{row['table_name']}", row["version"], row["rows"]) for row in rows] == expected
     assert expected

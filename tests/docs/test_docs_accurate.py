@@ -1,4 +1,4 @@
-"""The documentation is true: what it lists is all there is, and where it leads to is there. test_pages.py runs what it shows."""
+"""Generated pages, links and indexes of the documentation are current. test_docs_run.py runs the code blocks."""
 
 import re
 from collections import Counter, defaultdict
@@ -19,16 +19,18 @@ def test_generated_pages_are_current(name: str) -> None:
 
 
 def test_reasons_belong_to_one_error_class() -> None:
-    kinds = defaultdict(set)
+    error_classes = defaultdict(set)
     for entry in docs.list_errors():
-        kinds[entry.reason].add(entry.kind)
-    assert {reason: kind for reason, kind in kinds.items() if len(kind) > 1} == {}
-    assert all(re.fullmatch(r"[a-z][a-z_]*", reason) for reason in kinds)
-    assert {entry.kind for entry in docs.list_errors()} == {kind.__name__ for kind in errors.KINDS}
+        error_classes[entry.reason].add(entry.kind)
+    assert {reason: error_class for reason, error_class in error_classes.items() if len(error_class) > 1} == {}
+    assert all(re.fullmatch(r"[a-z][a-z_]*", reason) for reason in error_classes)
+    assert {entry.kind for entry in docs.list_errors()} == {error_class.__name__ for error_class in errors.KINDS}
 
 
 def test_errors_docstring_lists_every_error_class() -> None:
-    assert set(re.findall(r"[├└]── (\w+)", errors.__doc__ or "")) == {kind.__name__ for kind in errors.KINDS}
+    assert set(re.findall(r"[├└]── (\w+)", errors.__doc__ or "")) == {
+        error_class.__name__ for error_class in errors.KINDS
+    }
 
 
 def prose(page: str) -> str:
@@ -36,31 +38,31 @@ def prose(page: str) -> str:
 
 
 def anchors(page: str) -> set[str]:
-    """The names that GitHub gives to a page's headings."""
-    seen, found = Counter[str](), set()
+    """Return the anchors that GitHub creates for the headings of a page."""
+    counts, anchors_ = Counter[str](), set()
     for heading in re.findall(r"^#+ (.*)", prose(page), re.MULTILINE):
         name = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
-        found.add(f"{name}-{seen[name]}" if seen[name] else name)
-        seen[name] += 1
-    return found
+        anchors_.add(f"{name}-{counts[name]}" if counts[name] else name)
+        counts[name] += 1
+    return anchors_
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_page_links_resolve(page: str) -> None:
-    lost = []
+    broken = []
     for link in LINK.findall(prose(page)):
         location, _, anchor = link.partition("#")
         if location.startswith("http"):
             continue
         target = (ROOT / page).parent / location if location else ROOT / page
         existing = target.exists() and (not anchor or anchor in anchors(str(target.resolve().relative_to(ROOT))))
-        lost += [] if existing else [link]
-    assert lost == []
+        broken += [] if existing else [link]
+    assert broken == []
 
 
 def test_readme_links_every_page() -> None:
     linked = {(ROOT / link.partition("#")[0]).resolve() for link in LINK.findall(prose("README.md"))}
-    below = {page for page in PAGES if page.startswith("docs/decisions/0")}  # by their index
+    below = {page for page in PAGES if page.startswith("docs/decisions/0")}  # the index of the decisions links them
     assert {page for page in PAGES if (ROOT / page).resolve() not in linked} == below | {"README.md"}
 
 

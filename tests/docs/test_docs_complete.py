@@ -24,13 +24,13 @@ from support.doc_pages import PAGES, ROOT, text
 from support.workspaces import WorkspaceFixture
 from tools import docs
 
-WRITTEN = [page for page in PAGES if page.removeprefix("docs/") not in docs.PAGES]  # by people
+WRITTEN = [page for page in PAGES if page.removeprefix("docs/") not in docs.PAGES]  # pages that are not generated
 PROSE = "\n".join(map(text, WRITTEN))
-SETTINGS = {each.metadata["variable"] for each in fields(config.Settings)}
+SETTINGS = {field.metadata["variable"] for field in fields(config.Settings)}
 FOR_TESTS = {"PENSTOCK_SOAK", "PENSTOCK_QUICK"}
 
-# Modules that raise an error with a computed reason, and where the errors page gets the reason from.
-PASSED_ON = {
+# Modules that raise an error with a computed reason, and the source of the reason on the errors page.
+COMPUTED_REASONS = {
     "cancellation": {"self._reason"},
     "core/result_schema/parse": {"_REASONS[problem]", "key", "main.reason"},  # rows of the table of reasons
     "catalog/versioned_store": {  # rows of the table of reasons
@@ -51,7 +51,7 @@ PASSED_ON = {
     "rest/openapi/operations": {"reason"},  # examples of the page's table of operations
     "rest/routes/operations": {"reason"},  # the page's table of operations
     "service/pipelines/planning": {"error.reason"},
-    "service/queries/sandbox/client": {"reason"},  # in the child, by the same words
+    "service/queries/sandbox/client": {"reason"},  # the same calls, in the child process
     "service/datasets/row_source": {"error.reason"},
     "service/auth/tokens": {"_ERRORS.get(type(error), _UNREADABLE)"},  # in the table of reasons
 }
@@ -60,14 +60,14 @@ PASSED_ON = {
 @pytest.mark.parametrize("setting", sorted(SETTINGS))
 def test_setting_is_explained_on_a_page(setting: str) -> None:
     assert re.search(rf"\b{setting}\b", PROSE), (
-        "settings.md has a line of it; docs/operations.md should say what it is for"
+        "settings.md has a line of it; docs/operations.md should state its purpose"
     )
 
 
 def test_settings_named_on_pages_exist() -> None:
-    named = set(re.findall(r"\bPENSTOCK_[A-Z_]+", PROSE)) - FOR_TESTS
-    families = {name for name in named if name.endswith("_")}  # PENSTOCK_QUERY_*
-    assert named - families <= SETTINGS
+    settings = set(re.findall(r"\bPENSTOCK_[A-Z_]+", PROSE)) - FOR_TESTS
+    families = {name for name in settings if name.endswith("_")}  # PENSTOCK_QUERY_*
+    assert settings - families <= SETTINGS
     assert all(any(setting.startswith(family) for setting in SETTINGS) for family in families)
 
 
@@ -79,8 +79,8 @@ def commands(command: click.Command = cli, path: tuple[str, ...] = ("penstock",)
 
 @pytest.mark.parametrize("path", list(commands()), ids=" ".join)
 def test_command_help_is_on_the_commands_page(path: tuple[str, ...]) -> None:
-    shape = {"terminal_width": 100, "max_content_width": 100}
-    message = CliRunner().invoke(cli, [*path[1:], "--help"], prog_name="penstock", **shape)
+    options = {"terminal_width": 100, "max_content_width": 100}
+    message = CliRunner().invoke(cli, [*path[1:], "--help"], prog_name="penstock", **options)
     assert message.exit_code == 0
     assert f"\n## {' '.join(path)}\n\n```text\n{message.output}```" in text("docs/reference/commands.md")
 
@@ -106,7 +106,7 @@ def _is_valid_command(words: list[str]) -> bool:
     return {word.partition("=")[0] for word in words if word.startswith("--")} <= existing | {"--help"}
 
 
-# In a process of its own: what serves pages can be put together once in each.
+# In a separate process: the UI can be mounted once in each process.
 SERVED = """
 import json, sys, penstock
 from fastapi.routing import iter_route_contexts
@@ -124,11 +124,11 @@ def test_routes_page_lists_exactly_the_served_routes(sqlite_workspace: Workspace
     command = [sys.executable, "-c", SERVED, sqlite_workspace.folder]
     routes = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=120).stdout)
     parts = {path for path, _ in routes if path.startswith("/docs/")} | {"/favicon.ico"}  # of the page /docs
-    served = {(method, path) for path, methods in routes for method in methods or ["GET"] if path not in parts}
+    served_routes = {(method, path) for path, methods in routes for method in methods or ["GET"] if path not in parts}
     page = text("docs/reference/routes.md")
     rows = set(re.findall(r"^\| ([A-Z]+) \| `(/\S*)` \| \S", page, re.MULTILINE))
-    beside = set(re.findall(r"`(/\S*)`", page)) - {path for _, path in rows}  # for browsers
-    assert served == rows | {("GET", path) for path in beside}
+    browser_paths = set(re.findall(r"`(/\S*)`", page)) - {path for _, path in rows}  # paths for browsers
+    assert served_routes == rows | {("GET", path) for path in browser_paths}
 
 
 def test_flight_page_names_every_action(sqlite_workspace: WorkspaceFixture) -> None:
@@ -142,31 +142,31 @@ def test_operations_page_lists_exactly_the_metrics(sqlite_workspace: WorkspaceFi
     with sqlite_workspace.open() as lake:
         metrics = Metrics(lake._run_worker, lake._query_executor, RouteExecutor(), lake._workspace.memory)
         families = [*metrics.registry.collect(), *WorkerMetrics().registry.collect()]
-    there = {f"{each.name}_total" if each.type == "counter" else each.name for each in families}
+    metric_names = {f"{family.name}_total" if family.type == "counter" else family.name for family in families}
     table = re.findall(r"`(penstock_[a-z_]+)`", text("docs/operations.md"))
     roles = {"penstock_app", "penstock_owner", "penstock_service", "penstock_backup"}  # of PostgreSQL
-    assert set(table) - roles == there
+    assert set(table) - roles == metric_names
 
 
 def test_error_reasons_in_the_source_are_on_the_errors_page() -> None:
-    """The page is generated from the source; modules whose reasons cannot be read there must be listed here."""
-    kinds = {kind.__name__ for kind in errors.KINDS}
+    """The page is generated from the source; modules with computed reasons must be in `COMPUTED_REASONS`."""
+    class_names = {error_class.__name__ for error_class in errors.KINDS}
     unread = dict[str, set[str]]()
     for path in docs.SOURCE.rglob("*.py"):
         tree = ast.parse(path.read_text())
         words = {name for node in tree.body if isinstance(node, ast.Assign) for name in map(ast.unparse, node.targets)}
         for node in ast.walk(tree):
-            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in kinds):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in class_names):
                 continue
             reason = node.args[0]
             if not isinstance(reason, ast.Constant | ast.Starred) and ast.unparse(reason) not in words:
                 module = str(path.relative_to(docs.SOURCE).with_suffix(""))
                 unread.setdefault(module, set()).add(ast.unparse(reason))
-    assert unread == PASSED_ON
+    assert unread == COMPUTED_REASONS
 
 
 def test_problem_codes_in_the_source_are_on_the_errors_page() -> None:
-    """Problems that are made without an error: `problem_document("reason", …)` over HTTP, `(REASON_HEADER, "reason")` over Flight."""
+    """Problems without an exception: `problem_document("reason", …)` over HTTP, `(REASON_HEADER, "reason")` over Flight."""
     response = set()
     for path in docs.SOURCE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

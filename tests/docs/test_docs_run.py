@@ -1,4 +1,4 @@
-"""Run every code block of the pages, in page order, as a reader who pastes it would."""
+"""Run every code block of the pages, in page order, in one shell."""
 
 import json
 import os
@@ -18,10 +18,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock
-from conftest import not_tested
+from conftest import skip_untested
 from penstock import config
 from support import postgres_server, spark_sessions
-from support.doc_pages import PAGES, ROOT, Block, Reader, blocks, reading
+from support.doc_pages import PAGES, ROOT, Block, PageRunner, blocks, run_page
 from tools import docs
 
 Env = dict[str, str]
@@ -29,15 +29,15 @@ BIN = Path(sys.executable).parent
 
 
 @contextmanager
-def anywhere(folder: Path, env: Env) -> Iterator[Mapping[str, str]]:
-    """An empty folder, and `penstock` on the path."""
+def empty_folder(folder: Path, env: Env) -> Iterator[Mapping[str, str]]:
+    """Use an empty folder, with `penstock` on the path."""
     env["PATH"] = f"{BIN}:{env['PATH']}"
     yield {}
 
 
 @contextmanager
-def a_clone(folder: Path, env: Env) -> Iterator[Mapping[str, str]]:
-    """Yield the tree as it is after `make demo`, without `penstock` on the path. Nothing is downloaded."""
+def demo_clone(folder: Path, env: Env) -> Iterator[Mapping[str, str]]:
+    """Link the files of the project as after `make demo`, without `penstock` on the path. Nothing is downloaded."""
     env["PATH"] = "/usr/bin:/bin"
     for file in ROOT.iterdir():
         if file.is_file() and not file.name.startswith("."):
@@ -49,21 +49,21 @@ def a_clone(folder: Path, env: Env) -> Iterator[Mapping[str, str]]:
 
 
 @contextmanager
-def beside_the_examples(folder: Path, env: Env) -> Iterator[Mapping[str, str]]:
+def examples_folder(folder: Path, env: Env) -> Iterator[Mapping[str, str]]:
     shutil.copytree(ROOT / "examples", folder / "examples")
-    # Go keeps what it has fetched and made where it is at home; no other Go is fetched, no C compiler is needed.
+    # Use the caches of the Go installation; fetch no other Go version, and need no C compiler.
     for name in ("GOMODCACHE", "GOCACHE"):
         env[name] = subprocess.run(
             ["go", "env", name], capture_output=True, text=True, check=True, timeout=60
         ).stdout.strip()
     env |= {"GOFLAGS": "-mod=readonly -buildvcs=false", "GOWORK": "off", "GOTOOLCHAIN": "local", "CGO_ENABLED": "0"}
-    with anywhere(folder, env) as instead:
-        yield instead
+    with empty_folder(folder, env) as replacements:
+        yield replacements
 
 
 @contextmanager
-def beside_a_database(folder: Path, env: Env) -> Iterator[Mapping[str, str]]:
-    with postgres_server.server() as url, anywhere(folder, env):
+def database_folder(folder: Path, env: Env) -> Iterator[Mapping[str, str]]:
+    with postgres_server.server() as url, empty_folder(folder, env):
         env["PATH"] = f"{postgres_server.binaries()}:{env['PATH']}"
         yield {
             "db.example:5432": re.sub(r".*@(.*)/.*", r"\1", url),
@@ -79,7 +79,7 @@ def _free_port() -> int:
         return port
 
 
-# -- what must be there ------------------------------------------------------------------------------------------------
+# -- requirements ------------------------------------------------------------------------------------------------------
 
 
 def program(name: str) -> Callable[[], str | None]:
@@ -94,7 +94,7 @@ def database() -> str | None:
     return None if postgres_server.binaries() else "PostgreSQL is not installed"
 
 
-def modules_of_go() -> str | None:
+def go_modules() -> str | None:
     if (missing := program("go")()) is not None:
         return missing
     try:
@@ -108,134 +108,142 @@ def modules_of_go() -> str | None:
 # -- checks after a page -----------------------------------------------------------------------------------------------
 
 
-def readme(reader: Reader) -> None:
-    names = reader.names
+def check_readme(runner: PageRunner) -> None:
+    names = runner.names
     lake, ds = names["lake"], names["ds"]
-    assert '1,"EMEA",120,1' in reader.out
-    assert (reader.folder / "sales.parquet").exists()
+    assert '1,"EMEA",120,1' in runner.out
+    assert (runner.folder / "sales.parquet").exists()
     assert ds.version == 5
     assert ds.to_arrow(where="amount > 100").num_rows == 1
     assert names["result"].versions
-    assert '"rows_appended": 2' in reader.out
+    assert '"rows_appended": 2' in runner.out
     assert lake.dataset("finance.ledger").to_arrow()["amount"].to_pylist() == [120, 80, 120, 120]
     assert lake.dataset("finance.log").to_arrow()["text"].to_pylist()[-1] == "removed 2"
     names["client"].close()
     lake.close()
 
 
-def merge(reader: Reader) -> None:
-    names = reader.names
+def check_merge(runner: PageRunner) -> None:
+    names = runner.names
     assert names["merged"].stats == {"inserted": 1, "updated": 1, "deleted": 0, "total": 3}
     names["lake"].close()
-    cities = pq.read_table(reader.folder / "data" / "cities").sort_by("id")
+    cities = pq.read_table(runner.folder / "data" / "cities").sort_by("id")
     assert cities.to_pydict() == {"id": [1, 2, 3], "city": ["Oslo", "Kyiv", "Quito"]}
 
 
-def rest(reader: Reader) -> None:
-    assert "Type mismatch for field total" in reader.out
-    assert '"state": "DEPRECATED"' in reader.out
-    assert pq.read_table(reader.folder / "sales.parquet").num_rows == 4
-    assert json.loads((reader.folder / "run.json").read_text())["state"] == "succeeded"
-    assert '"EMEA",240' in reader.out
+def check_rest(runner: PageRunner) -> None:
+    assert "Type mismatch for field total" in runner.out
+    assert '"state": "DEPRECATED"' in runner.out
+    assert pq.read_table(runner.folder / "sales.parquet").num_rows == 4
+    assert json.loads((runner.folder / "run.json").read_text())["state"] == "succeeded"
+    assert '"EMEA",240' in runner.out
 
 
-def rest_problem(reader: Reader, block: Block) -> None:
+def check_rest_problem(runner: PageRunner, block: Block) -> None:
     """Assert that the problem on the page equals the response to its schema, except for the id."""
-    printed, own = json.loads(block.text), reader.env["ID"]
+    printed, schema_id = json.loads(block.text), runner.env["ID"]
     change = {"description": "One row an order, and a day", "version": 2}
-    received = httpx.patch(f"{reader.env['AT']}/gts/{own}", json=change, timeout=60).json()
-    assert json.loads(block.text.replace(printed["schema_id"], own)) == received
+    response = httpx.patch(f"{runner.env['AT']}/gts/{schema_id}", json=change, timeout=60).json()
+    assert json.loads(block.text.replace(printed["schema_id"], schema_id)) == response
 
 
-def flight(reader: Reader) -> None:
-    names = reader.names
-    assert reader.python_output == "column_mismatch column mismatch: table has 2 columns, input has 1\n"
+def check_flight(runner: PageRunner) -> None:
+    names = runner.names
+    assert runner.python_output == "column_mismatch column mismatch: table has 2 columns, input has 1\n"
     assert names["totals"].to_pydict() == {"total": [1.0, 2.0]}
     assert json.loads(names["deleted"].body.to_pybytes()) == {"status": "success", "affected_rows": 2}
     names["client"].close()
     names["flight"].close()
-    with penstock.open(reader.folder / "lake") as lake:
+    with penstock.open(runner.folder / "lake") as lake:
         assert lake.dataset("shop.orders").to_arrow().num_rows == 1
         assert lake.dataset("shop.archive").to_arrow().to_pydict() == {"id": [1, 3], "total": [10.0, 3.25]}
 
 
-def pipelines(reader: Reader) -> None:
-    assert "finance.ledger is at version 2" in reader.err
-    assert "9,4100,90" in reader.out
-    settings = config.load_settings(reader.env)
+def check_pipelines(runner: PageRunner) -> None:
+    assert "finance.ledger is at version 2" in runner.err
+    assert "9,4100,90" in runner.out
+    settings = config.load_settings(runner.env)
     assert settings.spark_master == "spark://head:7077"
     assert settings.spark_conf == {"spark.executor.memory": "4g", "spark.cores.max": "16"}
 
 
-def pipelines_answer(reader: Reader, block: Block) -> None:
+def check_pipelines_response(runner: PageRunner, block: Block) -> None:
     """Assert that the response on the page equals that of its pipeline, except for the id and the time."""
-    answers = [json.loads(message) for message in re.findall(r"^\{\n.*?^\}$", reader.out, re.DOTALL | re.MULTILINE)]
-    received = next(answer for answer in reversed(answers) if answer["operation"] == "append")
+    candidates = [json.loads(message) for message in re.findall(r"^\{\n.*?^\}$", runner.out, re.DOTALL | re.MULTILINE)]
+    response = next(candidate for candidate in reversed(candidates) if candidate["operation"] == "append")
     printed = json.loads(block.text)
-    own = ("source_dataset_id", "execution_time_ms")
-    assert {**printed, "result": {**printed["result"], **{name: received["result"][name] for name in own}}} == received
+    variable_members = ("source_dataset_id", "execution_time_ms")
+    assert {
+        **printed,
+        "result": {**printed["result"], **{name: response["result"][name] for name in variable_members}},
+    } == response
 
 
-def pipelines_selectors(reader: Reader, block: Block) -> None:
+def check_pipelines_selectors(runner: PageRunner, block: Block) -> None:
     """Assert that each line is a condition on the same columns that selects some rows."""
     moved = {"status": "active", "fiscal_year": 2026, "amount": 500.0, "account": "4000", "note": "x", "name": "Ada"}
-    with penstock.open(reader.folder / "selected", create=True) as lake:
+    with penstock.open(runner.folder / "selected", create=True) as lake:
         rows = pa.Table.from_pylist([moved, dict.fromkeys(moved)])
         rows = rows.append_column("posted", pa.array(["2026-02-01", None]).cast(pa.date32()))
         ds = lake.create("demo.selected", rows)
         assert [ds.to_arrow(where=line).num_rows for line in block.text.splitlines()] == [1, 1, 1, 1]
 
 
-def operations(reader: Reader) -> None:
-    message = reader.out.replace(" ", "")
+def check_operations(runner: PageRunner) -> None:
+    message = runner.out.replace(" ", "")
     assert '"status":"ready"' in message
     assert '"role":"analytics.viewer"' in message
-    assert "1 files have the checksum of their commit" in reader.out + reader.err
-    assert '2,"APAC",80' in reader.out
-    assert '"files": 0' in reader.out
+    assert "1 files have the checksum of their commit" in runner.out + runner.err
+    assert '2,"APAC",80' in runner.out
+    assert '"files": 0' in runner.out
 
 
-def examples(reader: Reader) -> None:
-    assert reader.out.count('"rows_appended"') == 6  # of a dry run, and of the run
-    assert reader.out.count("moved 2 rows") == 2
-    with penstock.open(reader.folder / "lake") as lake:
+def check_examples(runner: PageRunner) -> None:
+    assert runner.out.count('"rows_appended"') == 6  # three of a dry run, three of the run
+    assert runner.out.count("moved 2 rows") == 2
+    with penstock.open(runner.folder / "lake") as lake:
         ledger = lake.dataset("finance.ledger").to_arrow(where="account_code = 'A-20'")
         assert ledger["amount"].to_pylist() == [81.0]
         assert lake.dataset("analytics.archive").to_arrow().num_rows == 4
 
 
-# -- the table ---------------------------------------------------------------------------------------------------------
+# -- page runs ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Reading:
-    """Settings of a page run. Blocks of the languages that are named here are run, and no others."""
+class PageRun:
+    """Settings of a page run. Only blocks of the languages with a runner are run."""
 
-    after: Callable[[Reader], None]  # what must be so then
-    location: Callable[[Path, Env], AbstractContextManager[Mapping[str, str]]] = anywhere
+    after: Callable[[PageRunner], None]  # checks the results
+    folder_of: Callable[[Path, Env], AbstractContextManager[Mapping[str, str]]] = empty_folder
     needs: tuple[Callable[[], str | None], ...] = ()
-    besides: Mapping[str, Callable[[Reader, Block], None]] = field(default_factory=dict)  # sh and python: who reads it
-    spark_here: bool = False  # `penstock run` uses this process's Spark: each of its own takes as long as all the rest
+    # besides sh and python
+    other_languages: Mapping[str, Callable[[PageRunner, Block], None]] = field(default_factory=dict)
+    has_spark: bool = (
+        False  # `penstock run` uses the Spark session of this process: a new session takes as long as the other blocks
+    )
 
-    def pasted(self) -> dict[str, Callable[[Reader, Block], None]]:
-        return {"sh": Reader.sh, "python": Reader.python, **self.besides}
+    def runners(self) -> dict[str, Callable[[PageRunner, Block], None]]:
+        return {"sh": PageRunner.sh, "python": PageRunner.python, **self.other_languages}
 
 
-READINGS = {
-    "README.md": Reading(readme, a_clone, (program("make"),), spark_here=True),
-    "docs/merge.md": Reading(merge),
-    "docs/rest.md": Reading(rest, needs=(program("curl"), java), besides={"json": rest_problem}),
-    "docs/flight.md": Reading(flight, needs=(program("openssl"),)),
-    "docs/pipelines.md": Reading(
-        pipelines, needs=(java,), besides={"json": pipelines_answer, "text": pipelines_selectors}
+PAGE_RUNS = {
+    "README.md": PageRun(check_readme, demo_clone, (program("make"),), has_spark=True),
+    "docs/merge.md": PageRun(check_merge),
+    "docs/rest.md": PageRun(check_rest, needs=(program("curl"), java), other_languages={"json": check_rest_problem}),
+    "docs/flight.md": PageRun(check_flight, needs=(program("openssl"),)),
+    "docs/pipelines.md": PageRun(
+        check_pipelines,
+        needs=(java,),
+        other_languages={"json": check_pipelines_response, "text": check_pipelines_selectors},
     ),
-    "docs/operations.md": Reading(operations, beside_a_database, (database, program("curl"))),
-    "examples/README.md": Reading(examples, beside_the_examples, (modules_of_go,), spark_here=True),
+    "docs/operations.md": PageRun(check_operations, database_folder, (database, program("curl"))),
+    "examples/README.md": PageRun(check_examples, examples_folder, (go_modules,), has_spark=True),
 }
 
-# Blocks that no reader pastes, by their first lines, and why.
-NOT_PASTED = {
-    ("README.md", "make demo"): "the front door itself: who runs this came in by it, and the demo has tests of its own",
+# Blocks that are not run, by their first lines, and the reason.
+SKIPPED_BLOCKS = {
+    ("README.md", "make demo"): "installs the environment that runs this test; the demo has its own tests",
     ("CONTRIBUTING.md", "make setup"): "runs all tests and checks, this test among them",
     ("docs/architecture.md", "cli commands"): "a drawing of the layers",
     (
@@ -262,43 +270,46 @@ NOT_PASTED = {
     ("docs/performance.md", "make bench"): "takes an hour",
     ("docs/scale.md", "python bench/scale.py --postgres URL"): "takes an hour, and a database to throw away",
 }
-GENERATED = {f"docs/{name}" for name in docs.PAGES}  # test_docs.py compares them with what they are made of
+GENERATED = {f"docs/{name}" for name in docs.PAGES}  # test_docs_accurate.py compares them with their sources
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_code_blocks_run_or_have_a_reason_not_to(page: str) -> None:
-    pasted = READINGS[page].pasted() if page in READINGS else {}
-    response = [block for block in blocks(page) if block.begins in NOT_PASTED or page in GENERATED]
-    assert [str(block) for block in blocks(page) if block not in response and block.language not in pasted] == []
+def test_every_code_block_runs_or_has_a_reason_to_be_skipped(page: str) -> None:
+    runners = PAGE_RUNS[page].runners() if page in PAGE_RUNS else {}
+    response = [block for block in blocks(page) if block.key in SKIPPED_BLOCKS or page in GENERATED]
+    assert [str(block) for block in blocks(page) if block not in response and block.language not in runners] == []
 
 
 def test_skipped_code_blocks_exist() -> None:
-    assert {block.begins for page in PAGES for block in blocks(page)} >= set(NOT_PASTED)
+    assert {block.key for page in PAGES for block in blocks(page)} >= set(SKIPPED_BLOCKS)
 
 
 @pytest.mark.parametrize(
-    ("page", "where"), [(page, "spark" if one.spark_here else "") for page, one in READINGS.items()]
+    ("page", "spark_fixture"), [(page, "spark" if page_run.has_spark else "") for page, page_run in PAGE_RUNS.items()]
 )
 def test_page_code_blocks_run_in_order(
-    page: str, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    page: str, spark_fixture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    one = READINGS[page]
-    for missing in filter(None, (look() for look in one.needs)):
-        not_tested(f"the commands of {page} did not run", missing)
-    if where:
-        request.getfixturevalue(where)
+    page_run = PAGE_RUNS[page]
+    for missing in filter(None, (requirement() for requirement in page_run.needs)):
+        skip_untested(f"the commands of {page}", missing)
+    if spark_fixture:
+        request.getfixturevalue(spark_fixture)
     folder, notes = tmp_path / "here", tmp_path / "notes"
     folder.mkdir()
     notes.mkdir()
     monkeypatch.chdir(folder)
     env = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
     env["HOME"] = str(folder)
-    pasted = one.pasted()
-    with one.location(folder, env) as instead, reading(folder, notes, env, spark_here=bool(where)) as reader:
-        for printed in instead:
-            assert any(printed in block.text for block in blocks(page))
-        reader.instead |= {**instead, "--host 0.0.0.0": "--host 127.0.0.1"}
+    runners = page_run.runners()
+    with (
+        page_run.folder_of(folder, env) as replacements,
+        run_page(folder, notes, env, has_spark=bool(spark_fixture)) as runner,
+    ):
+        for text in replacements:
+            assert any(text in block.text for block in blocks(page))
+        runner.replacements |= {**replacements, "--host 0.0.0.0": "--host 127.0.0.1"}
         for block in blocks(page):
-            if block.begins not in NOT_PASTED:
-                pasted[block.language](reader, block)
-        one.after(reader)
+            if block.key not in SKIPPED_BLOCKS:
+                runners[block.language](runner, block)
+        page_run.after(runner)

@@ -24,7 +24,7 @@ ORDERS = pa.table({"id": list(range(1, 21)), "total": [10.0 * n for n in range(2
 
 @contextmanager
 def flight_server() -> Iterator[str]:
-    """Serve a workspace of its own over Flight, and yield the address."""
+    """Serve a new workspace over Flight, and yield the address."""
     with penstock.open("served", create=True) as lake:
         service = FlightService(FlightContext(lake._workspace, None, lake.caller), "127.0.0.1", 0)
         service.start()
@@ -62,12 +62,12 @@ def test_python_api_examples_run_in_order(tmp_path: Path, monkeypatch: pytest.Mo
     examples = [block for block in blocks(PAGE) if block.language in ("pycon", "py")]
     assert len(examples) > 30
     names: dict[str, Any] = {"pa": pa, **{name: getattr(penstock, name) for name in penstock.__all__}}
-    del names["open"]  # the page calls it penstock.open
+    del names["open"]  # the page uses the name penstock.open
     monkeypatch.chdir(tmp_path)
     try:
         with flight_server() as address:
             for number, block in enumerate(examples):
-                if "merge_parquet_dataset_" in block.text:  # each of them begins with an empty folder
+                if "merge_parquet_dataset_" in block.text:  # each example begins with an empty folder
                     (tmp_path / str(number)).mkdir()
                     monkeypatch.chdir(tmp_path / str(number))
                 if block.language == "pycon":

@@ -51,11 +51,11 @@ class AppendInput:
 class AppendCase:
     name: str
     append: AppendInput
-    expect: Sequence[tuple[Any, ...]]  # in the working dataset's columns; their order is not part of the meaning
+    expect: Sequence[tuple[Any, ...]]  # in the columns of the working dataset, in any order
 
 
 @dataclass(frozen=True)
-class RefusedAppend:
+class RejectedAppend:
     name: str
     append: AppendInput
     reason: str
@@ -68,7 +68,7 @@ HUGE, NEGATIVE = D(10**38 - 1), D(1 - 10**38)  # a minus sign would round to 28 
 
 CASES = [
     AppendCase(
-        "columns are found by name, widened, and NULL where the source lacks them",
+        "columns are matched by name and widened; missing columns are NULL",
         AppendInput(
             {"b": INT, "a": FLOAT, "c": INT, "d": money(5, 2)},
             [(1, 1.5, 7, D("1.25")), (None, None, None, None)],
@@ -77,13 +77,13 @@ CASES = [
         [(1.5, None, 1, D("7.00"), D("1.2500")), (None, None, None, None, None)],
     ),
     AppendCase(
-        "only what is TRUE is kept",
+        "only rows with TRUE are appended",
         AppendInput({"n": INT}, [(1,), (5,), (None,), (9,)], {"n": INT}, "NOT n = 5"),
         [(1,), (9,)],
     ),
-    AppendCase("zero rows are an append, too", AppendInput({"n": INT}, [(1,), (None,)], {"n": INT}, "n > 1"), []),
+    AppendCase("an append without rows is valid", AppendInput({"n": INT}, [(1,), (None,)], {"n": INT}, "n > 1"), []),
     AppendCase(
-        "the selector may look at columns that grouping removes",
+        "the selector can use columns that grouping removes",
         AppendInput(
             {"k": TEXT, "n": INT, "state": TEXT},
             [("a", 1, "open"), ("a", 2, "shut"), ("b", 4, "shut"), ("a", 8, "open")],
@@ -95,7 +95,7 @@ CASES = [
         [("a", 9)],
     ),
     AppendCase(
-        "NULL is a group, NaN is one, and zero has no sign",
+        "NULL is a group, NaN is a group, and zero has no sign",
         AppendInput(
             {"x": DOUBLE, "y": TEXT},
             [(NAN, None), (float("-nan"), None), (0.0, "z"), (-0.0, "z"), (None, None), (None, None), (None, "")],
@@ -107,7 +107,7 @@ CASES = [
         [(2, NAN, None), (2, 0.0, "z"), (2, None, None), (1, None, "")],
     ),
     AppendCase(
-        "NULL is left out, and a group of nothing else has NULL for all but COUNT",
+        "NULL is ignored; a group with only NULL has NULL for all functions but COUNT",
         AppendInput(
             {"k": INT, "n": INT, "d": money(9, 2), "e": money(38, 2), "x": FLOAT},
             [(1, None, None, None, None), (2, 3, D("1.10"), D("1.10"), 0.5), (2, None, None, None, None)],
@@ -124,7 +124,7 @@ CASES = [
         ],
     ),
     AppendCase(
-        "half-up is away from zero, and only once",
+        "half-up rounds away from zero, and only once",
         AppendInput(
             {"k": TEXT, "d": money(18, 2), "e": money(38, 20), "f": money(27, 2)},
             [
@@ -149,7 +149,7 @@ CASES = [
         ],
     ),
     AppendCase(
-        "an average a hair below a tie is no tie",
+        "an average slightly below a tie is rounded down",
         AppendInput(
             {"k": INT, "d": money(27, 10)},
             [(1, D("0.0499999999")), *[(1, D("0.05"))] * 29],
@@ -161,7 +161,7 @@ CASES = [
         [(1, D("0.0"))],
     ),
     AppendCase(
-        "a sum may lead beyond what its type holds, and back",
+        "intermediate sums may exceed the result type",
         AppendInput(
             {"k": INT, "n": LONG, "d": money(38, 0), "e": money(38, 37)},
             [
@@ -181,7 +181,7 @@ CASES = [
         ],
     ),
     AppendCase(
-        "an average fits where its sum does not",
+        "an average fits although its sum does not",
         AppendInput(
             {"k": INT, "n": LONG, "d": money(38, 0)},
             [(1, MAX_LONG, HUGE), (1, MAX_LONG, HUGE), (1, MAX_LONG, HUGE), (2, MIN_LONG, NEGATIVE), (2, MIN_LONG, D(1))],
@@ -193,7 +193,7 @@ CASES = [
         [(1, float(MAX_LONG), HUGE), (2, float(MIN_LONG), D(-(5 * 10**37 - 1)))],
     ),
     AppendCase(
-        "least and greatest of every type; NaN is the greatest number",
+        "minimum and maximum of every type; NaN is the greatest number",
         AppendInput(
             {"k": INT, "x": DOUBLE, "t": TEXT, "b": BOOL, "y": BYTES, "d": DATE, "at": TIME, "utc": UTC_TIME,
              "m": money(9, 2)},
@@ -220,7 +220,7 @@ CASES = [
           datetime(2026, 1, 1, tzinfo=UTC), D("-1.500"), D("1.250"))],
     ),
     AppendCase(
-        "one aggregate may feed two columns, and wider ones",
+        "an aggregate fills two columns, also wider ones",
         AppendInput(
             {"k": pa.int8(), "n": pa.int16()},
             [(1, 300), (1, 700)],
@@ -232,7 +232,7 @@ CASES = [
         [(D("1000.00"), 1000, 1, 700)],
     ),
     AppendCase(
-        "lists and structs are kept, and widened inside",
+        "lists and structs are kept, and their fields are widened",
         AppendInput(
             {"l": pa.list_(pa.int8()), "s": pa.struct([("a.b", FLOAT), ("n", pa.int8())])},
             [([1, None, -7], {"a.b": 0.5, "n": 99}), (None, None), ([], {"a.b": None, "n": None})],
@@ -243,7 +243,7 @@ CASES = [
         ],
     ),
     AppendCase(
-        "names are names, whatever is in them",
+        "column names may contain any character",
         AppendInput(
             {"_metadata": INT, "a.b": TEXT, "a`b": INT, "A": INT, "a": INT, "größe ,;{}()=\t%'\"": INT, "s0": INT},
             [(1, "x", 2, 3, 4, 5, 6), (1, "y", 2, 3, 4, 5, 6), (1, "x", 0, 3, 4, 5, 6)],
@@ -272,22 +272,22 @@ def _aggregate_input(
 
 
 DOES_NOT_FIT, NULL = "value_does_not_fit", "null_in_required_column"
-REFUSED = [
-    RefusedAppend("a whole number", AppendInput({"u": INT, "v": INT}, [(1, 10), (1, 999)], {"u": money(3, 0), "v": money(3, 1)}),
+REJECTED = [
+    RejectedAppend("an integer", AppendInput({"u": INT, "v": INT}, [(1, 10), (1, 999)], {"u": money(3, 0), "v": money(3, 1)}),
             DOES_NOT_FIT, "v"),
-    RefusedAppend("a number in a list",
+    RejectedAppend("a number in a list",
             AppendInput({"v": pa.list_(LONG)}, [([1],), ([1, 100],)], {"v": pa.list_(money(2, 0))}), DOES_NOT_FIT, "v"),
-    RefusedAppend("a sum of longs", _aggregate_input(LONG, [1, MAX_LONG, 1], LONG, "SUM(v)"), DOES_NOT_FIT, "v"),
-    RefusedAppend("a sum of longs below zero", _aggregate_input(LONG, [1, MIN_LONG, -1], money(38, 0), "SUM(v)"), DOES_NOT_FIT, "v"),
-    RefusedAppend("a sum of longs as a decimal", _aggregate_input(LONG, [1, 60, 40], money(2, 0), "SUM(v)"), DOES_NOT_FIT, "v"),
-    RefusedAppend("a sum of decimals", _aggregate_input(money(4, 2), [D(1), D(60), D(40)], money(4, 2), "SUM(v)"), DOES_NOT_FIT, "v"),
-    RefusedAppend("a sum of 39 digits", _aggregate_input(money(38, 0), [D(1), HUGE, D(1)], money(38, 0), "SUM(v)"), DOES_NOT_FIT, "v"),
-    RefusedAppend("an average", _aggregate_input(money(5, 2), [D(1), D(100), D(101)], money(4, 2), "AVG(v)"), DOES_NOT_FIT, "v"),
-    RefusedAppend("an average that is rounded up", _aggregate_input(money(38, 2), [D(1), D("9.96"), D("9.95")], money(2, 1), "AVG(v)"),
+    RejectedAppend("a sum of longs", _aggregate_input(LONG, [1, MAX_LONG, 1], LONG, "SUM(v)"), DOES_NOT_FIT, "v"),
+    RejectedAppend("a sum of longs below zero", _aggregate_input(LONG, [1, MIN_LONG, -1], money(38, 0), "SUM(v)"), DOES_NOT_FIT, "v"),
+    RejectedAppend("a sum of longs as a decimal", _aggregate_input(LONG, [1, 60, 40], money(2, 0), "SUM(v)"), DOES_NOT_FIT, "v"),
+    RejectedAppend("a sum of decimals", _aggregate_input(money(4, 2), [D(1), D(60), D(40)], money(4, 2), "SUM(v)"), DOES_NOT_FIT, "v"),
+    RejectedAppend("a sum of 39 digits", _aggregate_input(money(38, 0), [D(1), HUGE, D(1)], money(38, 0), "SUM(v)"), DOES_NOT_FIT, "v"),
+    RejectedAppend("an average", _aggregate_input(money(5, 2), [D(1), D(100), D(101)], money(4, 2), "AVG(v)"), DOES_NOT_FIT, "v"),
+    RejectedAppend("an average that is rounded up", _aggregate_input(money(38, 2), [D(1), D("9.96"), D("9.95")], money(2, 1), "AVG(v)"),
             DOES_NOT_FIT, "v"),
-    RefusedAppend("the greatest", _aggregate_input(money(6, 2), [D(1), D(100)], money(4, 2), "MAX_AGG(v)"), DOES_NOT_FIT, "v"),
-    RefusedAppend("NULL", AppendInput({"u": INT, "v": TEXT}, [(None, "a"), (1, None)], {"u": INT, "v": required(TEXT)}), NULL, "v"),
-    RefusedAppend("NULL in a group", _aggregate_input(INT, [1, None], required(INT), "MIN_AGG(v)"), NULL, "v"),
-    RefusedAppend("NULL as a key", AppendInput({"k": INT}, [(1,), (None,)], {"k": required(INT), "n": required(LONG)}, None, ["k"],
+    RejectedAppend("a maximum", _aggregate_input(money(6, 2), [D(1), D(100)], money(4, 2), "MAX_AGG(v)"), DOES_NOT_FIT, "v"),
+    RejectedAppend("NULL", AppendInput({"u": INT, "v": TEXT}, [(None, "a"), (1, None)], {"u": INT, "v": required(TEXT)}), NULL, "v"),
+    RejectedAppend("NULL in a group", _aggregate_input(INT, [1, None], required(INT), "MIN_AGG(v)"), NULL, "v"),
+    RejectedAppend("NULL as a key", AppendInput({"k": INT}, [(1,), (None,)], {"k": required(INT), "n": required(LONG)}, None, ["k"],
                                    {"n": "COUNT(k)"}), NULL, "k"),
 ]  # fmt: skip

@@ -25,7 +25,7 @@ def append_rows(operation: AppendOperation, source: pa.Table, working: pa.Schema
     return [{name: row.get(name) for name in working.names} for row in result]
 
 
-def columns_that_do_not_fit(rows: Sequence[Row], working: pa.Schema) -> set[str]:
+def overflowing_columns(rows: Sequence[Row], working: pa.Schema) -> set[str]:
     """Return the columns with a value that does not fit their type."""
     return {field.name for field in working for row in rows if not _fits(row[field.name], field.type)}
 

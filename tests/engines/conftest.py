@@ -19,7 +19,7 @@ _numbers = count()
 
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
-    """Create one workspace for all cases; one per case would take longer than the case."""
+    """Create one workspace for all cases; a workspace for each case would take longer than the case."""
     with WorkspaceFixture.make(tmp_path_factory.mktemp("shared") / "workspace", None).open() as lake:
         yield lake
 
@@ -42,4 +42,4 @@ def merge(engine: str, request: pytest.FixtureRequest) -> Merge:
 def merge_into(engine: str, request: pytest.FixtureRequest) -> Callable[..., Any]:
     """Return a function that merges into a dataset: `merge_into(dataset, source, …)`."""
     options = {"spark": request.getfixturevalue("spark")} if engine == "spark" else {}
-    return lambda dataset, source, **more: dataset.merge(source, engine=engine, **options, **more)
+    return lambda dataset, source, **arguments: dataset.merge(source, engine=engine, **options, **arguments)

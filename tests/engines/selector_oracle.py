@@ -1,7 +1,7 @@
 """Reference implementation of filter expressions in plain Python, over unbound trees.
 
 It shares no code with `bind` or with any engine. Exact numbers are fractions, so nothing is rounded and nothing
-overflows; which numbers are doubles is seen in the tree and not in the values, because NULL has no type.
+overflows; the type of a number is read from the tree and not from the value, because NULL has no type.
 """
 
 import operator
@@ -127,13 +127,13 @@ def _not(value: bool | None) -> bool | None:
 
 def _like(text: str, pattern: tuple[str | Wildcard, ...]) -> bool:
     """Match LIKE by tracking the set of positions that the pattern can have reached."""
-    ends = {0}
+    positions = {0}
     for part in pattern:
         match part:
             case Wildcard.ANY:
-                ends = set(range(min(ends), len(text) + 1)) if ends else ends
+                positions = set(range(min(positions), len(text) + 1)) if positions else positions
             case Wildcard.ONE:
-                ends = {end + 1 for end in ends if end < len(text)}
+                positions = {end + 1 for end in positions if end < len(text)}
             case str():
-                ends = {end + len(part) for end in ends if text.startswith(part, end)}
-    return len(text) in ends
+                positions = {end + len(part) for end in positions if text.startswith(part, end)}
+    return len(text) in positions

@@ -24,16 +24,16 @@ from engines.append_cases import (
     DOUBLE,
     INT,
     LONG,
-    REFUSED,
+    REJECTED,
     TEXT,
     AppendCase,
     AppendInput,
-    RefusedAppend,
+    RejectedAppend,
     money,
     required,
     schema,
 )
-from engines.append_oracle import append_rows, columns_that_do_not_fit, comparable_value, group_key
+from engines.append_oracle import append_rows, comparable_value, group_key, overflowing_columns
 from penstock.core.dataset.deletion_vector import DeletionVector
 from penstock.core.merge import FileLayout, OutputFile
 from penstock.core.pipeline.operations import AppendOperation
@@ -79,8 +79,8 @@ class AppendRunner:
 
     def store_with_deleted(self, *tables: pa.Table) -> SourceFiles:
         """Store the first table as it is, and the others with a deleted copy of their rows in front of each row."""
-        doubled = [table.take(pa.array(np.arange(2 * len(table)) // 2)) for table in tables[1:]]
-        source = self.store(*tables[:1], *doubled)
+        with_duplicates = [table.take(pa.array(np.arange(2 * len(table)) // 2)) for table in tables[1:]]
+        source = self.store(*tables[:1], *with_duplicates)
         vectors = [DeletionVector.from_positions(np.arange(0, 2 * len(table), 2)) for table in tables[1:]]
         deleted = dict(zip(source.paths[1:], vectors, strict=True))
         return replace(source, rows=sum(map(len, tables)), deleted=deleted)
@@ -136,7 +136,7 @@ def comparable_rows(rows: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
     return sorted((tuple(map(comparable_value, row)) for row in rows), key=repr)
 
 
-# -- what an append means ---------------------------------------------------------------------------------------------
+# -- semantics --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -152,9 +152,9 @@ def test_append_oracle_each_case_returns_expected_rows(case: AppendCase) -> None
     assert comparable_rows([list(row.values()) for row in result]) == comparable_rows(case.expect)
 
 
-@pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", REJECTED, ids=lambda case: case.name)
 def test_write_append_value_that_does_not_fit_names_the_column(
-    case: RefusedAppend, runner: AppendRunner, capfd: pytest.CaptureFixture[str]
+    case: RejectedAppend, runner: AppendRunner, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(Invalid) as error:
         runner.run(make_plan(case.append), runner.store(case.append.table))
@@ -246,9 +246,9 @@ def test_write_append_old_files_are_read_in_widened_types(
 ODD_NAMES = {"_metadata": LONG, "row_index": LONG, "file": TEXT, "row": DOUBLE}
 
 
-@pytest.mark.parametrize("join", ["broadcast", "shuffle"])
-def test_write_append_deleted_rows_are_not_read(runner: AppendRunner, join: str) -> None:
-    if join == "shuffle":  # as if there were too many deleted rows for a broadcast
+@pytest.mark.parametrize("session_join", ["broadcast", "shuffle"])
+def test_write_append_deleted_rows_are_not_read(runner: AppendRunner, session_join: str) -> None:
+    if session_join == "shuffle":  # lower the limit of deleted rows for a broadcast
         runner.spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
     source = runner.store_with_deleted(*(number_table(30_000, first=30_000 * n) for n in range(3)))
     _, rows = runner.run(make_plan(COPY_ALL), source)
@@ -291,8 +291,8 @@ def test_select_rows_with_deleted_rows_supports_any_column_name(runner: AppendRu
     selector = parse("row_index < 0 AND row < 2.5")
     selected = select_rows(runner.spark, source, selector, list(ODD_NAMES), str(runner.folder))
     assert sorted(selected.toArrow().to_pylist(), key=repr) == sorted(content[1:5], key=repr)
-    impossible = parse("row_index < 0 AND row_index > 0")
-    assert select_rows(runner.spark, source, impossible, ["file"], str(runner.folder)).count() == 0
+    wrong_columns_table = parse("row_index < 0 AND row_index > 0")
+    assert select_rows(runner.spark, source, wrong_columns_table, ["file"], str(runner.folder)).count() == 0
 
 
 # -- files ------------------------------------------------------------------------------------------------------------
@@ -366,8 +366,10 @@ def test_write_append_callback_error_cancels_the_append(runner: AppendRunner) ->
 def test_write_append_concurrent_appends_do_not_mix(runner: AppendRunner) -> None:
     sources = [runner.store(number_table(1000, first=1000 * n)) for n in range(4)]
     with ThreadPoolExecutor(4) as pool:
-        made = list(pool.map(lambda source: runner.run(make_plan(COPY_ALL), source)[1], sources))
-    assert [sorted(rows["n"].to_pylist()) for rows in made] == [list(range(n, n + 1000)) for n in range(0, 4000, 1000)]
+        appended = list(pool.map(lambda source: runner.run(make_plan(COPY_ALL), source)[1], sources))
+    assert [sorted(rows["n"].to_pylist()) for rows in appended] == [
+        list(range(n, n + 1000)) for n in range(0, 4000, 1000)
+    ]
 
 
 # -- random appends ---------------------------------------------------------------------------------------------------
@@ -391,7 +393,7 @@ SELECTORS = [
 
 
 @st.composite
-def whole(draw: st.DrawFn, digits: int) -> int:
+def draw_integer(draw: st.DrawFn, digits: int) -> int:
     """Draw integers of every length, with the limits."""
     largest = 10 ** draw(st.integers(1, digits)) - 1
     return draw(st.sampled_from([largest, -largest, 0, 1, -1, largest // 2]) | st.integers(-largest, largest))
@@ -410,7 +412,7 @@ def random_appends(draw: st.DrawFn) -> AppendInput:
         precision = draw(st.sampled_from([1, 9, 18, 27, 28, 29, 38]) | st.integers(1, 38))
         scale = draw(st.integers(0, precision))
         types[f"d{n}"] = money(precision, scale)
-        values[f"d{n}"] = whole(precision).map(lambda strategy, scale=scale: Decimal(f"{strategy}E-{scale}"))
+        values[f"d{n}"] = draw_integer(precision).map(lambda strategy, scale=scale: Decimal(f"{strategy}E-{scale}"))
     types |= {"x": DOUBLE, "f": pa.float32(), "t": TEXT, "b": pa.bool_()}
     values["x"] = values["f"] = st.sampled_from([0.25, -0.5, 3.0, float("nan")])
     values |= {"t": st.text("aBé🦆", max_size=3), "b": st.booleans()}
@@ -421,7 +423,7 @@ def random_appends(draw: st.DrawFn) -> AppendInput:
     requests = draw(st.lists(pairs, min_size=1, max_size=8, unique=True))
     aggregates, working = {}, {name: types[name] for name in keys}
     for n, (function, name) in enumerate(requests):
-        data_type = draw(results(function, types[name]))
+        data_type = draw(draw_result_type(function, types[name]))
         if data_type is not None:
             aggregates[f"w{n}"], working[f"w{n}"] = f"{function}({name})", data_type
     aggregates["rows"], working["rows"] = "COUNT(*)", LONG
@@ -429,7 +431,7 @@ def random_appends(draw: st.DrawFn) -> AppendInput:
 
 
 @st.composite
-def results(draw: st.DrawFn, function: str, input_type: pa.DataType) -> pa.DataType | None:
+def draw_result_type(draw: st.DrawFn, function: str, input_type: pa.DataType) -> pa.DataType | None:
     """Draw a type for the working column, or None if there is none."""
     match function:
         case "COUNT":
@@ -453,7 +455,7 @@ def test_write_append_random_groups_match_the_oracle(runner: AppendRunner, appen
     half = append.table.num_rows // 2
     source = runner.store_with_deleted(append.table.slice(0, half), append.table.slice(half))
     expected = append_rows(make_operation(append), append.table, schema(append.working))
-    if wrong_columns := columns_that_do_not_fit(expected, schema(append.working)):
+    if wrong_columns := overflowing_columns(expected, schema(append.working)):
         with pytest.raises(Invalid) as error:
             runner.run(make_plan(append), source)
         assert error.value.reason == "value_does_not_fit"

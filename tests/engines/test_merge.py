@@ -27,7 +27,7 @@ import pytest
 import penstock
 from conftest import QUICK, SOAK
 from engines import merge_oracle
-from engines.merge_cases import CASES, SCENARIOS, SOURCE, TARGET, WORDS, Case, ExpectedError, files, rows
+from engines.merge_cases import CASES, SCENARIOS, SOURCE, TARGET, WORDS, ExpectedError, MergeCase, files, rows
 from engines.merge_oracle import Row
 from engines.parquet_directories import (
     assert_same_rows,
@@ -48,13 +48,12 @@ from penstock.service import directory_merge
 ENGINES = ("pyarrow", "duckdb", "spark")
 Merge = Callable[..., dict[str, int]]
 all_engines = pytest.mark.parametrize("engine", ENGINES)
-in_process_engines = pytest.mark.parametrize(
-    "engine", [name for name in ENGINES if name != "spark"]
-)  # no process of its own
+# no separate process
+in_process_engines = pytest.mark.parametrize("engine", [name for name in ENGINES if name != "spark"])
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_merge_oracle_each_case_returns_expected_rows(case: Case) -> None:
+def test_merge_oracle_each_case_returns_expected_rows(case: MergeCase) -> None:
     target = [row for name, table in (case.target or {}).items() for row in file_rows(name, table, case)]
     source = case.source.to_pylist()
     columns = case.expect.column_names if isinstance(case.expect, pa.Table) else []
@@ -69,14 +68,14 @@ def test_merge_oracle_each_case_returns_expected_rows(case: Case) -> None:
             merge_oracle.merge(target, source, columns, case.key_names, case.strategy, order_by)
 
 
-def parametrize_cases(cases: Iterable[Case], left_out: Callable[[Case], bool]) -> pytest.MarkDecorator:
+def parametrize_cases(cases: Iterable[MergeCase], left_out: Callable[[MergeCase], bool]) -> pytest.MarkDecorator:
     """Parametrize every case with every engine; Spark omits some cases except in a soak run."""
     pairs = [(case, engine) for case in cases for engine in ENGINES if engine != "spark" or SOAK or not left_out(case)]
     return pytest.mark.parametrize(("case", "engine"), pairs, ids=str)
 
 
 @parametrize_cases(CASES, lambda case: case.twin)
-def test_merge_each_case_in_a_plain_directory(case: Case, engine: str, merge: Merge, tmp_path: Path) -> None:
+def test_merge_each_case_in_a_plain_directory(case: MergeCase, engine: str, merge: Merge, tmp_path: Path) -> None:
     path = tmp_path / "target"
     write_directory(path, case.target)
     before = read_bytes(tmp_path)
@@ -94,7 +93,7 @@ def test_merge_each_case_in_a_plain_directory(case: Case, engine: str, merge: Me
     assert assert_same_rows(
         [row for name, table in after.items() for row in file_rows(name, table, case)], case.expect.to_pylist()
     )
-    assert path.exists() != case.gone
+    assert path.exists() != case.removed
     assert {name for name in read_bytes(tmp_path) if not name.endswith(".parquet")} == set(), "nothing but data remains"
     for name, table in after.items():
         assert_types(table.schema, stored_schema(case), engine, name)
@@ -111,7 +110,7 @@ def test_merge_each_case_in_a_plain_directory(case: Case, engine: str, merge: Me
     (case for case in CASES if not case.plain_only and (case.ids or not QUICK)), lambda case: not case.ids
 )
 def test_merge_each_case_in_a_dataset(
-    case: Case, engine: str, merge_into: Callable[..., Any], create_dataset: Callable[..., Dataset]
+    case: MergeCase, engine: str, merge_into: Callable[..., Any], create_dataset: Callable[..., Dataset]
 ) -> None:
     dataset = create_target(create_dataset, case)
     before, version = dataset.to_arrow(row_ids=True), dataset.version
@@ -211,10 +210,10 @@ def test_merge_memory_is_bounded_by_batches(engine: str, tmp_path: Path) -> None
         "merge = getattr(penstock, f'merge_parquet_dataset_{sys.argv[1]}')\n"
         "print(merge(source, sys.argv[2], 'c0', batch_rows=5000)['updated'], pa.default_memory_pool().max_memory())\n"
     )
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", script, engine, str(tmp_path)], capture_output=True, text=True, check=True
     )
-    updated, peak = map(int, done.stdout.split())
+    updated, peak = map(int, completed.stdout.split())
     assert updated == 1
     assert peak < 8 * width * group * groups / 3, "that is a third of the target"
 
@@ -305,19 +304,19 @@ SOURCES: dict[str, Callable[[pa.Table, Path], Any]] = {
 
 
 @pytest.mark.parametrize(
-    ("kind", "engine"),
+    ("source_type", "engine"),
     [
-        (kind, engine)
-        for kind in SOURCES
+        (source_type, engine)
+        for source_type in SOURCES
         for engine in ENGINES
-        # what is no frame of Spark's own reaches Spark as one thing, whatever it was
-        if engine != "spark" or SOAK or kind in {"reader", "path of a folder", "Spark frame"}
+        # sources other than Spark frames are converted to one type
+        if engine != "spark" or SOAK or source_type in {"reader", "path of a folder", "Spark frame"}
     ],
 )
 def test_merge_every_source_type_gives_the_same_result(
-    kind: str, engine: str, merge: Merge, tmp_path: Path, request: pytest.FixtureRequest
+    source_type: str, engine: str, merge: Merge, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    source = make_source(kind, tmp_path, request)
+    source = make_source(source_type, tmp_path, request)
     write_directory(tmp_path / "target", TARGET)
     assert merge(source, tmp_path / "target", "id") == {"inserted": 1, "updated": 2, "deleted": 0, "total": 7}
     assert assert_same_rows(
@@ -326,13 +325,13 @@ def test_merge_every_source_type_gives_the_same_result(
 
 
 @in_process_engines
-@pytest.mark.parametrize("kind", SOURCES)
+@pytest.mark.parametrize("source_type", SOURCES)
 def test_dataset_merge_accepts_every_source_type(
-    kind: str, engine: str, merge_into: Callable[..., Any], create_dataset: Callable[..., Dataset], tmp_path: Path,
+    source_type: str, engine: str, merge_into: Callable[..., Any], create_dataset: Callable[..., Dataset], tmp_path: Path,
     request: pytest.FixtureRequest,
 ) -> None:  # fmt: skip
     dataset = create_dataset(pa.concat_tables(TARGET.values()))
-    merged = merge_into(dataset, make_source(kind, tmp_path, request), key_columns="id")
+    merged = merge_into(dataset, make_source(source_type, tmp_path, request), key_columns="id")
     assert merged.stats == {"inserted": 1, "updated": 2, "deleted": 0, "total": 7}
     assert assert_same_rows(dataset.to_arrow().to_pylist(), UPSERTED)
 
@@ -340,11 +339,11 @@ def test_dataset_merge_accepts_every_source_type(
 UPSERTED = [{"id": n, "word": w} for n, w in enumerate(("one", "two", "drei", "four", "fünf", "six", "sieben"), 1)]
 
 
-def make_source(kind: str, folder: Path, request: pytest.FixtureRequest) -> Any:
-    if kind == "Spark frame":
+def make_source(source_type: str, folder: Path, request: pytest.FixtureRequest) -> Any:
+    if source_type == "Spark frame":
         spark = request.getfixturevalue("spark")
         return spark.createDataFrame(SOURCE.to_pylist(), "id bigint, word string")
-    return SOURCES[kind](SOURCE, folder)
+    return SOURCES[source_type](SOURCE, folder)
 
 
 @all_engines
@@ -389,8 +388,8 @@ def test_merge_callback_error_stops_the_merge_without_changes(
     class Enough(Exception):
         pass
 
-    def stop(now: str, done: int, _total: int) -> None:
-        if now == phase and done >= min_done:
+    def stop(current_stage: str, done: int, _total: int) -> None:
+        if current_stage == phase and done >= min_done:
             raise Enough
 
     write_directory(tmp_path / "target", TARGET)
@@ -509,7 +508,7 @@ def test_merge_every_form_of_a_target_names_the_same_directory(
 
 @in_process_engines
 @pytest.mark.parametrize("url", ["file:target", "file:./target", "file://target", "file://server/target"])
-def test_merge_relative_and_remote_file_urls_are_refused(
+def test_merge_relative_and_remote_file_urls_are_rejected(
     url: str, engine: str, merge: Merge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -584,8 +583,8 @@ def test_merge_help_documents_every_argument_and_error(engine: str) -> None:
     text = inspect.getdoc(function) or ""
     for name in inspect.signature(function).parameters:
         assert f"\n    {name}: " in text, name
-    for kind in ("Invalid", "Unsupported", "Conflict", "Unavailable"):
-        assert f"\n    {kind}: " in text
+    for error_class in ("Invalid", "Unsupported", "Conflict", "Unavailable"):
+        assert f"\n    {error_class}: " in text
 
 
 @in_process_engines
@@ -613,7 +612,7 @@ def test_merge_unreadable_targets_are_reported_with_the_file(engine: str, merge:
 
 
 @in_process_engines
-def test_merge_names_that_are_not_utf8_are_refused(engine: str, merge: Merge, tmp_path: Path) -> None:
+def test_merge_names_that_are_not_utf8_are_rejected(engine: str, merge: Merge, tmp_path: Path) -> None:
     folder = os.fsencode(tmp_path) + b"/\xffolder"
     with pytest.raises(Invalid, match=r"\\xffolder is not UTF-8") as error:
         merge(SOURCE, folder, "id")
@@ -626,7 +625,7 @@ def test_merge_names_that_are_not_utf8_are_refused(engine: str, merge: Merge, tm
 
 
 @in_process_engines
-def test_merge_dangling_links_are_refused(engine: str, merge: Merge, tmp_path: Path) -> None:
+def test_merge_dangling_links_are_rejected(engine: str, merge: Merge, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("nowhere")
     with pytest.raises(Invalid, match=r"link is a symbolic link to .*nowhere, which does not exist") as error:
         merge(SOURCE, tmp_path / "link", "id")
@@ -639,7 +638,7 @@ def test_merge_dangling_links_are_refused(engine: str, merge: Merge, tmp_path: P
 
 
 @all_engines
-def test_merge_file_without_columns_is_refused(engine: str, merge: Merge, tmp_path: Path) -> None:
+def test_merge_file_without_columns_is_rejected(engine: str, merge: Merge, tmp_path: Path) -> None:
     write_directory(tmp_path / "target", {"a.parquet": pa.table({}), "b.parquet": TARGET["a.parquet"]})
     before = read_bytes(tmp_path)
     with pytest.raises(Invalid, match=r"a\.parquet is a Parquet file without columns") as error:
@@ -690,15 +689,15 @@ def test_merge_unreadable_files_and_folders_are_reported(engine: str, name: str)
         for path in (Path(parent), target):
             path.chmod(0o777)
         (target / name).chmod(0)
-        done = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-c", _MERGE_AS_OTHER_USER, engine, str(target)],
             capture_output=True,
             text=True,
             check=True,
         )
         (target / name).chmod(0o755)
-        assert done.stdout.startswith(f"directory_unreadable Cannot read {target / name}: Permission denied"), (
-            done.stdout
+        assert completed.stdout.startswith(f"directory_unreadable Cannot read {target / name}: Permission denied"), (
+            completed.stdout
         )
         assert sorted(path.name for path in target.iterdir()) == sorted(["a.parquet", name])
 
@@ -715,12 +714,12 @@ def test_merge_files_without_suffix_are_recognised_by_content(engine: str, merge
     os.mkfifo(path / "pipe")
     assert merge(SOURCE, path, "id") == {"inserted": 1, "updated": 2, "deleted": 0, "total": 7}
     assert {name: data for name, data in read_bytes(path).items() if name in foreign} == foreign
-    found = [file for file in path.iterdir() if file.is_file() and file.name not in foreign]
-    assert assert_same_rows([row for file in found for row in pq.ParquetFile(file).read().to_pylist()], UPSERTED)
+    files = [file for file in path.iterdir() if file.is_file() and file.name not in foreign]
+    assert assert_same_rows([row for file in files for row in pq.ParquetFile(file).read().to_pylist()], UPSERTED)
     if engine != "spark":
-        assert {file.name for file in found} > set(names), "a rewritten file keeps its name"
+        assert {file.name for file in files} > set(names), "a rewritten file keeps its name"
     assert merge(path, tmp_path / "copy", "id")["inserted"] == 7, "a source folder is read alike"
-    assert merge(found[0], tmp_path / "one", "id")["inserted"] == pq.read_metadata(found[0]).num_rows
+    assert merge(files[0], tmp_path / "one", "id")["inserted"] == pq.read_metadata(files[0]).num_rows
     (path / "000009_0").write_bytes(b"PAR1, cut off")
     with pytest.raises(Invalid, match="000009_0 is not a readable Parquet file"):
         merge(SOURCE, path, "id")
@@ -731,12 +730,12 @@ def nested_rows(count: int) -> pa.Table:
     inner = pa.StructArray.from_arrays(
         [pa.array(np.arange(count)), pa.array([f"t{n}" for n in range(count)])], ["x", "y"]
     )
-    ends = pa.array(np.arange(count + 1), pa.int32())
+    offsets = pa.array(np.arange(count + 1), pa.int32())
     columns = {
         "id": pa.array(np.arange(count)),
         "pair": pa.StructArray.from_arrays([inner], ["inner"]),
-        "items": pa.ListArray.from_arrays(ends, pa.StructArray.from_arrays([inner], ["inner"])),
-        "words": pa.MapArray.from_arrays(ends, pa.array([f"k{n}" for n in range(count)]), inner),
+        "items": pa.ListArray.from_arrays(offsets, pa.StructArray.from_arrays([inner], ["inner"])),
+        "words": pa.MapArray.from_arrays(offsets, pa.array([f"k{n}" for n in range(count)]), inner),
     }
     return pa.table(columns)
 
@@ -814,7 +813,7 @@ def test_merge_uuid_key_error_names_the_type_to_cast_to(engine: str, merge: Merg
 
 @in_process_engines
 @pytest.mark.parametrize("path", ["", " ", "\t\n", "file://", b"", "/", "//", "file:///"])
-def test_merge_blank_or_root_target_is_refused(
+def test_merge_blank_or_root_target_is_rejected(
     engine: str, merge: Merge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: Any
 ) -> None:
     """An empty path is the current directory to the operating system: an unset variable would empty it."""
@@ -838,10 +837,10 @@ def test_merge_same_idempotency_key_commits_once(
 ) -> None:
     dataset = create_dataset(pa.concat_tables(TARGET.values()))
     first = merge_into(dataset, SOURCE, key_columns="id", idempotency_key=f"once {dataset.id}")
-    again = merge_into(dataset, SOURCE, key_columns="id", idempotency_key=f"once {dataset.id}")
-    assert again.stats == first.stats
-    assert again.receipt.version == first.receipt.version == dataset.version
-    assert again.receipt.replayed
+    repeated = merge_into(dataset, SOURCE, key_columns="id", idempotency_key=f"once {dataset.id}")
+    assert repeated.stats == first.stats
+    assert repeated.receipt.version == first.receipt.version == dataset.version
+    assert repeated.receipt.replayed
     assert not first.receipt.replayed
 
 
@@ -859,7 +858,7 @@ SCENARIO_TESTS: Mapping[Callable[..., None], tuple[str, ...]] = {
 # Helpers that write, read and compare targets
 
 
-def file_rows(name: str, table: pa.Table, case: Case) -> list[Row]:
+def file_rows(name: str, table: pa.Table, case: MergeCase) -> list[Row]:
     folder_values = partition_values(name)
     assert tuple(folder_values) == case.partitions
     for column in set(folder_values) & set(table.column_names):
@@ -867,7 +866,7 @@ def file_rows(name: str, table: pa.Table, case: Case) -> list[Row]:
     return rows_of(name, table)
 
 
-def create_target(create_dataset: Callable[..., Dataset], case: Case) -> Dataset:
+def create_target(create_dataset: Callable[..., Dataset], case: MergeCase) -> Dataset:
     """Create a dataset with the target of a case, one version per file."""
     tables = list((case.target or {}).values())
     empty = case.expect if isinstance(case.expect, pa.Table) else case.source
@@ -881,7 +880,7 @@ def without_ids(table: pa.Table) -> list[Row]:
     return list(table.drop_columns(["rowid"]).to_pylist())
 
 
-def raises_expected_error(case: Case, run: Callable[[], Any], engine: str = "") -> bool:
+def raises_expected_error(case: MergeCase, run: Callable[[], Any], engine: str = "") -> bool:
     """Check the expected error of a case, if it has one; return True if it has."""
     if engine in case.unsupported:
         with pytest.raises(Unsupported) as unsupported_error:
@@ -901,7 +900,7 @@ def raises_expected_error(case: Case, run: Callable[[], Any], engine: str = "") 
     return True
 
 
-def stored_schema(case: Case) -> pa.Schema:
+def stored_schema(case: MergeCase) -> pa.Schema:
     """Return the expected schema of the files in a plain directory."""
     assert isinstance(case.expect, pa.Table)
     return pa.schema(
@@ -911,21 +910,21 @@ def stored_schema(case: Case) -> pa.Schema:
 
 def assert_types(actual: pa.Schema, expected: pa.Schema, engine: str, name: str) -> None:
     assert actual.names == expected.names, name
-    # Parquet has one kind of text, and Spark leaves no note of the form that it has in Arrow.
-    form = plain_text if engine == "spark" else (lambda kind: kind)
-    assert [form(kind) for kind in actual.types] == [form(kind) for kind in expected.types], name
+    # Parquet has one text type, and Spark does not store the Arrow type.
+    form = plain_text if engine == "spark" else (lambda data_type: data_type)
+    assert [form(data_type) for data_type in actual.types] == [form(data_type) for data_type in expected.types], name
 
 
-def plain_text(kind: pa.DataType) -> pa.DataType:
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return pa.string() if pa.types.is_large_string(kind) else kind
+def plain_text(data_type: pa.DataType) -> pa.DataType:
+    data_type = data_type.value_type if pa.types.is_dictionary(data_type) else data_type
+    return pa.string() if pa.types.is_large_string(data_type) else data_type
 
 
-def row_keys(rows: Iterable[Row], case: Case) -> list[merge_oracle.Key]:
+def row_keys(rows: Iterable[Row], case: MergeCase) -> list[merge_oracle.Key]:
     return [merge_oracle.key(row, case.key_names) for row in rows]
 
 
-def untouched_files(case: Case) -> list[str]:
+def untouched_files(case: MergeCase) -> list[str]:
     """Return the files that the merge must not rewrite."""
     assert isinstance(case.expect, pa.Table)
     source_keys = set(row_keys(case.source.to_pylist(), case))
@@ -940,13 +939,13 @@ def untouched_files(case: Case) -> list[str]:
     return names
 
 
-def assert_row_order(before: list[Row], after: list[Row], case: Case) -> None:
+def assert_row_order(before: list[Row], after: list[Row], case: MergeCase) -> None:
     """Assert that the remaining rows of a file keep their order."""
-    left = iter(row_keys(before, case))
-    assert all(key in left for key in row_keys(after, case)), "in the order in which they stood"
+    remaining_keys = iter(row_keys(before, case))
+    assert all(key in remaining_keys for key in row_keys(after, case)), "in the order in which they stood"
 
 
-def assert_row_ids(case: Case, before: list[Row], after: list[Row]) -> None:
+def assert_row_ids(case: MergeCase, before: list[Row], after: list[Row]) -> None:
     source_keys = set(row_keys(case.source.to_pylist(), case))
     expected_ids = {
         row["rowid"]: key
@@ -966,8 +965,8 @@ def corrupt_columns(path: Path, *columns: str) -> None:
     """Overwrite the pages of columns; the footer stays valid."""
     group = pq.read_metadata(path).row_group(0)
     data = bytearray(path.read_bytes())
-    for at in range(group.num_columns):
-        column = group.column(at)
+    for column_no in range(group.num_columns):
+        column = group.column(column_no)
         if column.path_in_schema in columns:
             start = min(filter(None, (column.dictionary_page_offset, column.data_page_offset)))
             data[start : start + column.total_compressed_size] = b"\xff" * column.total_compressed_size

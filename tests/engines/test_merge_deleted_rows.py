@@ -11,7 +11,7 @@ import pytest
 
 from conftest import SOAK
 from engines import merge_oracle
-from engines.merge_cases import CASES, WORDS, Case, rows
+from engines.merge_cases import CASES, WORDS, MergeCase, rows
 from engines.merge_oracle import Row
 from engines.parquet_directories import assert_same_rows
 from engines.test_merge import assert_row_ids, raises_expected_error, without_ids
@@ -55,7 +55,7 @@ def case_parameters() -> list[Any]:
 
 @pytest.mark.parametrize(("case", "engine", "mode"), case_parameters())
 def test_merge_each_case_with_deleted_rows_in_every_file(
-    case: Case,
+    case: MergeCase,
     engine: str,
     mode: EditMode,
     merge_into: Callable[..., Any],
@@ -91,7 +91,7 @@ def test_merge_each_case_with_deleted_rows_in_every_file(
         assert merged.marked == ()
 
 
-def create_target_with_deleted_rows(create_dataset: Callable[..., Dataset], case: Case) -> Dataset:
+def create_target_with_deleted_rows(create_dataset: Callable[..., Dataset], case: MergeCase) -> Dataset:
     """Create a dataset with the target of a case. Each file also has a deleted copy of every row, in front of it."""
     tables = list((case.target or {}).values())
     empty = case.expect if isinstance(case.expect, pa.Table) else case.source
@@ -187,9 +187,8 @@ def test_spark_merge_without_row_ids_marks_rows(
 def test_spark_merge_many_deleted_rows_are_excluded_by_a_shuffle_join(
     spark: Any, create_dataset: Callable[..., Dataset], set_edit_mode: SetEditMode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(
-        _session_settings(), "spark.sql.autoBroadcastJoinThreshold", "-1"
-    )  # as if there were too many positions for a broadcast
+    # lower the limit of positions for a broadcast
+    monkeypatch.setitem(_session_settings(), "spark.sql.autoBroadcastJoinThreshold", "-1")
     monkeypatch.setattr("penstock.engines.spark.merge._MAX_LOCAL_TARGET_ROWS", -1)
     count = 50_000
     set_edit_mode(EditMode.MARK)
@@ -257,10 +256,10 @@ def test_merge_random_edits_match_the_oracle(
         if row_ids:
             set_edit_mode(draw.choice([EditMode.MARK, EditMode.MARK, EditMode.REWRITE]))
             current = dataset.to_arrow(row_ids=True).to_pylist()
-            doomed = draw.sample(current, len(current) // 4)
-            if doomed:
-                dataset.delete([row["rowid"] for row in doomed])
-            remaining = {row["rowid"] for row in current} - {row["rowid"] for row in doomed}
+            deleted_sample = draw.sample(current, len(current) // 4)
+            if deleted_sample:
+                dataset.delete([row["rowid"] for row in deleted_sample])
+            remaining = {row["rowid"] for row in current} - {row["rowid"] for row in deleted_sample}
             expected = [{name: row[name] for name in columns} for row in current if row["rowid"] in remaining]
             set_edit_mode(draw.choice([EditMode.MARK, EditMode.MARK, EditMode.REWRITE, EditMode.AUTO]))
         strategy = draw.choice(STRATEGIES)

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import SOAK
-from engines.merge_cases import CASES, Case
+from engines.merge_cases import CASES, MergeCase
 from engines.parquet_directories import assert_same_rows
 from engines.test_merge import assert_row_ids, corrupt_columns, raises_expected_error, without_ids
 from engines.test_merge_random import Program, examples, programs, run_dataset, table
@@ -42,7 +42,7 @@ def edit_policy(dataset: Dataset, mode: EditMode) -> Iterator[None]:
 
 
 def append_with_deleted_rows(dataset: Dataset, rows: pa.Table, others: pa.Table, rng: random.Random) -> None:
-    """Append rows in one file, among copies and `others`, which are then marked as deleted."""
+    """Append rows in one file between copies and `others`, and mark these as deleted."""
     extra = [rows, *(pool.take([rng.randrange(len(pool))]) for pool in (rows, others) for _ in range(2) if len(pool))]
     stored = pa.concat_tables(extra)
     order = list(range(len(stored)))
@@ -95,7 +95,7 @@ CASES_BY_ENGINE = [
 @in_both_modes
 @pytest.mark.parametrize(("case", "engine"), CASES_BY_ENGINE, ids=str)
 def test_merge_each_case_into_files_with_deletion_vectors(
-    case: Case, engine: str, mode: EditMode, create_dataset: Callable[..., Dataset]
+    case: MergeCase, engine: str, mode: EditMode, create_dataset: Callable[..., Dataset]
 ) -> None:
     rng = random.Random(str(case))
     tables = list((case.target or {}).values())
@@ -146,8 +146,8 @@ def test_merge_into_many_row_groups_returns_the_same_rows_in_every_engine(
 ) -> None:
     print(f"seed {seed}")
     rng = np.random.default_rng(seed)
-    twins = [create_dataset(schema=random_rows(rng, 0).schema) for _ in range(2)]
-    workspace = twins[0]._lake._workspace
+    datasets = [create_dataset(schema=random_rows(rng, 0).schema) for _ in range(2)]
+    workspace = datasets[0]._lake._workspace
     sizing, workspace.file_sizing = (
         workspace.file_sizing,
         replace(workspace.file_sizing, group_rows=512, file_bytes=20_000),
@@ -155,15 +155,15 @@ def test_merge_into_many_row_groups_returns_the_same_rows_in_every_engine(
     try:
         for _ in range(3):
             rows = random_rows(rng, 3_000)
-            for dataset in twins:
+            for dataset in datasets:
                 dataset.append(rows)
         for step in range(4):
-            deleted = rng.choice(twins[0].to_arrow(row_ids=True)["rowid"].to_numpy(), 200, replace=False).tolist()
+            deleted = rng.choice(datasets[0].to_arrow(row_ids=True)["rowid"].to_numpy(), 200, replace=False).tolist()
             source = random_rows(rng, 400).select([*["id", "word", "size", "parts"][: 1 + step], "n"])
             source = source.take(sorted(np.unique(source["id"].to_numpy(), return_index=True)[1]))
             strategy = ["upsert", "update", "upsert", "deduplicate"][step]
             stats = []
-            for engine, dataset in zip(("pyarrow", "duckdb"), twins, strict=True):
+            for engine, dataset in zip(("pyarrow", "duckdb"), datasets, strict=True):
                 with edit_policy(dataset, EditMode.MARK):
                     delete(dataset, deleted)
                 with edit_policy(dataset, mode):
@@ -172,7 +172,7 @@ def test_merge_into_many_row_groups_returns_the_same_rows_in_every_engine(
                 assert bool(merged.marked) == (mode is EditMode.MARK)
             assert stats[0] == stats[1]
             assert stats[0]["updated"]
-            expected, actual = (dataset.to_arrow(row_ids=True).to_pylist() for dataset in twins)
+            expected, actual = (dataset.to_arrow(row_ids=True).to_pylist() for dataset in datasets)
             assert by_row_id(actual) == by_row_id(expected)
             assert assert_same_rows(*([row | {"rowid": 0} for row in rows] for rows in (actual, expected)))
     finally:
@@ -181,13 +181,15 @@ def test_merge_into_many_row_groups_returns_the_same_rows_in_every_engine(
 
 def random_rows(rng: np.random.Generator, rows: int) -> pa.Table:
     numbers = rng.integers(0, 1_000, rows)
-    part = pa.struct([("a", pa.int32()), ("b", pa.struct([("c", pa.string())]))])
+    struct_type = pa.struct([("a", pa.int32()), ("b", pa.struct([("c", pa.string())]))])
     return pa.table(
         {
             "id": pa.array(rng.integers(0, 20_000, rows)),
             "word": pa.array([f"word {n}" if n % 10 else None for n in numbers], pa.string()),
             "size": pa.array(np.where(numbers % 7, rng.random(rows), np.nan)),
-            "parts": pa.array([[{"a": n, "b": {"c": str(n)}}] * (n % 3) for n in numbers.tolist()], pa.list_(part)),
+            "parts": pa.array(
+                [[{"a": n, "b": {"c": str(n)}}] * (n % 3) for n in numbers.tolist()], pa.list_(struct_type)
+            ),
             "n": pa.array(rng.integers(0, 100, rows), pa.int16()),
         }
     )

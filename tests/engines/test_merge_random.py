@@ -36,16 +36,16 @@ VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
     "region": (pa.string(), ["EU", "a b", None]),
     "more": (pa.date32(), [None]),
 }
-TYPES = {name: kind for name, (kind, _) in (KEYS | VALUES).items()}
+TYPES = {name: data_type for name, (data_type, _) in (KEYS | VALUES).items()}
 
 
 @dataclass(frozen=True)
 class Step:
     strategy: str
     rows: list[Row]
-    columns: list[str]  # what the source brings
+    columns: list[str]  # columns of the source
     order_by: list[str]
-    wide: bool  # does `n` come as int64?
+    wide: bool  # whether `n` is int64
     batch_rows: int
 
     @property
@@ -54,7 +54,7 @@ class Step:
 
     @property
     def options(self) -> dict[str, Any]:
-        # Columns may always be added: a directory that was made by a narrow source meets a wider one later.
+        # Columns may always be added: a later source may have more columns than the first.
         options = {"strategy": self.strategy, "batch_rows": self.batch_rows, "add_columns": True}
         return options | ({"dedup_order_by": self.order_by} if self.order_by else {})
 
@@ -71,20 +71,20 @@ class Program:
         if self.files is None:
             return None
         if not self.parted:
-            return {f"{at}.parquet": table(held, self.columns) for at, held in enumerate(self.files)}
+            return {f"{index}.parquet": table(file_rows, self.columns) for index, file_rows in enumerate(self.files)}
         folders = {None: "__HIVE_DEFAULT_PARTITION__", "EU": "EU", "a b": "a%20b"}
         stored = [name for name in self.columns if name != "region"]
         return {
-            f"region={folder}/{at}.parquet": table([row for row in held if row["region"] == region], stored)
-            for at, held in enumerate(self.files)
+            f"region={folder}/{index}.parquet": table([row for row in file_rows if row["region"] == region], stored)
+            for index, file_rows in enumerate(self.files)
             for region, folder in folders.items()
-            if any(row["region"] == region for row in held)
+            if any(row["region"] == region for row in file_rows)
         }
 
 
 def table(rows: list[Row], columns: list[str], *, wide: bool = False) -> pa.Table:
-    kinds = {**TYPES, "n": pa.int64() if wide else pa.int32()}
-    return pa.table({name: pa.array([row[name] for row in rows], kinds[name]) for name in columns})
+    types = {**TYPES, "n": pa.int64() if wide else pa.int32()}
+    return pa.table({name: pa.array([row[name] for row in rows], types[name]) for name in columns})
 
 
 @st.composite
@@ -126,14 +126,14 @@ def programs(draw: st.DrawFn, *, plain: bool) -> Program:
 
 def run(program: Program, merge: Merge, current_rows: Callable[[], list[Row]]) -> None:
     """Assert that every step returns the result or the error of the oracle."""
-    rows, columns = [row for held in program.files or [] for row in held], list(program.columns)
+    rows, columns = [row for file_rows in program.files or [] for row in file_rows], list(program.columns)
     for step in program.steps:
         new_columns = columns + [name for name in step.columns if name not in columns]
-        after, counts, refused = _expect_result(program, step, rows, new_columns)
-        if refused:
+        after, counts, rejected = _expect_result(program, step, rows, new_columns)
+        if rejected:
             with pytest.raises(Invalid) as error:
                 merge(step.source, program.keys, step.options)
-            assert error.value.reason == refused
+            assert error.value.reason == rejected
         else:
             assert merge(step.source, program.keys, step.options) == counts
             rows, columns = after, new_columns
@@ -145,8 +145,8 @@ def _expect_result(
 ) -> tuple[list[Row], dict[str, int], str]:
     try:
         return *merge_oracle.merge(rows, step.rows, columns, program.keys, step.strategy, step.order_by), ""
-    except InvalidMerge as refused:
-        return rows, {}, str(refused)
+    except InvalidMerge as rejected:
+        return rows, {}, str(rejected)
 
 
 def run_plain(program: Program, merge: Callable[..., dict[str, int]], path: Path) -> None:
@@ -162,17 +162,19 @@ def run_plain(program: Program, merge: Callable[..., dict[str, int]], path: Path
 
     def current_rows() -> list[Row]:
         after = read_tables(path)
-        assert len({tuple(held.schema.names + held.schema.types) for held in after.values()}) <= 1, "one type for all"
+        assert len({tuple(file_rows.schema.names + file_rows.schema.types) for file_rows in after.values()}) <= 1, (
+            "one type for all"
+        )
         assert all(name.endswith(".parquet") for name in read_bytes(path.parent)), "nothing but data remains"
-        return [row for name, held in after.items() for row in rows_of(name, held)]
+        return [row for name, file_rows in after.items() for row in rows_of(name, file_rows)]
 
     run(program, merged, current_rows)
 
 
 def run_dataset(program: Program, engine: str, dataset: Dataset, *, has_rows: bool = False) -> None:
     """Run the steps on a dataset; `has_rows`: it contains the rows of the program already."""
-    for held in [] if has_rows else program.files or []:
-        dataset.append(table(held, program.columns))
+    for file_rows in [] if has_rows else program.files or []:
+        dataset.append(table(file_rows, program.columns))
 
     def merged(source: pa.Table, keys: list[str], options: dict[str, Any]) -> dict[str, int]:
         version = dataset.version

@@ -40,16 +40,18 @@ def make_table(n: pa.DataType, at: pa.DataType, day: pa.DataType, text: pa.DataT
     schema = pa.schema(
         {"k": pa.int32(), "name": text, "note": pa.string(), "n": n, "x": pa.float64(), "flag": pa.bool_(), "at": at, "day": day}
     )  # fmt: skip
-    return pa.table([pa.array([convert(row[it.name], it.type) for row in ROWS], it.type) for it in schema], schema)
+    return pa.table(
+        [pa.array([convert(row[field.name], field.type) for row in ROWS], field.type) for field in schema], schema
+    )
 
 
-def convert(value: Any, kind: pa.DataType) -> Any:
-    if isinstance(value, date) and pa.types.is_string(kind):
+def convert(value: Any, data_type: pa.DataType) -> Any:
+    if isinstance(value, date) and pa.types.is_string(data_type):
         return value.isoformat()
-    return Decimal(value) if value is not None and pa.types.is_decimal(kind) else value
+    return Decimal(value) if value is not None and pa.types.is_decimal(data_type) else value
 
 
-TABLES = {  # the same rows, as results may bring them
+TABLES = {  # the same rows in other types of results
     "with zones": make_table(pa.int64(), pa.timestamp("us", "UTC"), pa.date32(), pa.string()),
     "without": make_table(pa.decimal128(38, 0), pa.timestamp("us"), pa.date64(), pa.large_string()),
     "as text": make_table(pa.decimal128(38, 10), pa.string(), pa.string(), pa.dictionary(pa.int8(), pa.string())),
@@ -59,7 +61,7 @@ TABLES = {  # the same rows, as results may bring them
 @pytest.fixture(scope="module")
 def db() -> Iterator[duckdb.DuckDBPyConnection]:
     with duckdb.connect() as db:
-        db.execute("SET TimeZone = 'America/New_York'")  # what is asked does not depend on it
+        db.execute("SET TimeZone = 'America/New_York'")  # results do not depend on this setting
         yield db
 
 
@@ -86,7 +88,7 @@ DUCKDB_RESULTS = {
     # numbers are exact
     "n eq 9.223372036854775807e18": [5],
     "n eq 1.00000000000000000000001": [],
-    # letters are folded one by one, and those beyond A to Z too
+    # each letter is folded separately, also letters outside A to Z
     "toupper(name) eq 'STRASSE'": [6],
     "toupper(name) eq toupper('straße')": [5],
     "endswith(toupper(name), 'SSE')": [6],
@@ -111,8 +113,8 @@ def test_page_query_each_filter_case_returns_expected_rows(db: duckdb.DuckDBPyCo
 
 
 FLAG = st.just(("flag", "flag"))
-TESTS = odata_oracle.tests("field", ["n", "x", "flag", "at", "day", "name", "note"])
-FILTERS = st.recursive(st.one_of(TESTS, TESTS, TESTS, FLAG), odata_oracle._joined, max_leaves=12)
+TESTS = odata_oracle.draw_test("field", ["n", "x", "flag", "at", "day", "name", "note"])
+FILTERS = st.recursive(st.one_of(TESTS, TESTS, TESTS, FLAG), odata_oracle._combine, max_leaves=12)
 FOLDED = {("İ", True): "i", ("ß", False): "ẞ"}
 
 
@@ -120,11 +122,15 @@ FOLDED = {("İ", True): "i", ("ß", False): "ẞ"}
 def _fold_by_character() -> Iterator[None]:
     def folded(text: str, lower: bool, of_a_literal: bool) -> str:
         fold = str.lower if lower else str.upper
-        return fold(text) if of_a_literal else "".join(FOLDED.get((it, lower), fold(it)) for it in text)
+        return (
+            fold(text)
+            if of_a_literal
+            else "".join(FOLDED.get((character, lower), fold(character)) for character in text)
+        )
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(odata_oracle, "CASED", ())
-        patch.setattr(odata_oracle, "_folded", folded)
+        patch.setattr(odata_oracle, "_fold", folded)
         yield
 
 
@@ -132,8 +138,8 @@ def _fold_by_character() -> Iterator[None]:
 @settings(max_examples=examples(150, soak=3_000))
 @given(spec=FILTERS, table_name=st.sampled_from(list(TABLES)))
 def test_page_query_random_filters_match_the_oracle(db: duckdb.DuckDBPyConnection, spec: Any, table_name: str) -> None:
-    assert filter_keys(db, TABLES[table_name], odata_oracle.written(spec)) == [
-        row["k"] for row in ROWS if odata_oracle.holds(spec, row)
+    assert filter_keys(db, TABLES[table_name], odata_oracle.to_text(spec)) == [
+        row["k"] for row in ROWS if odata_oracle.is_true(spec, row)
     ]
 
 
@@ -170,13 +176,16 @@ def test_page_query_large_filters_are_supported(db: duckdb.DuckDBPyConnection, t
 
 
 def filter_positions(
-    db: duckdb.DuckDBPyConnection, kinds: dict[str, tuple[FieldType, pa.Array]], text: str
+    db: duckdb.DuckDBPyConnection, columns: dict[str, tuple[FieldType, pa.Array]], text: str
 ) -> list[int]:
     """Return the positions of the rows that match a filter."""
     table = pa.table(
-        {"k": range(len(next(iter(kinds.values()))[1]))} | {name: each for name, (_, each) in kinds.items()}
+        {"k": range(len(next(iter(columns.values()))[1]))} | {name: values for name, (_, values) in columns.items()}
     )
-    fields = [ResultField("k", NUMBER), *(ResultField(name, kind, optional=True) for name, (kind, _) in kinds.items())]
+    fields = [
+        ResultField("k", NUMBER),
+        *(ResultField(name, field_type, optional=True) for name, (field_type, _) in columns.items()),
+    ]
     page = odata_sql.page_query(parse_options(fields, filter=text, select="k", orderby="k"), fields, table.schema)
     return run(db, page, "SELECT * FROM rows", rows=table)["k"].to_pylist()
 
@@ -224,12 +233,12 @@ TEXT_INSTANTS = [
 
 
 @pytest.mark.parametrize(
-    "kind", [pa.timestamp(unit, zone) for unit in ("s", "ms", "us", "ns") for zone in (None, "UTC")], ids=str
+    "data_type", [pa.timestamp(unit, zone) for unit in ("s", "ms", "us", "ns") for zone in (None, "UTC")], ids=str
 )
-def test_filter_timestamps_of_every_unit_are_compared(db: duckdb.DuckDBPyConnection, kind: pa.DataType) -> None:
-    if kind.tz is not None and kind.unit in ("s", "ms"):
-        kind = pa.timestamp("us", kind.tz)  # what DuckDB makes of it
-    columns = {"a": (DATETIME, pa.array([MOMENT, datetime(1969, 12, 31, 23, 59, 59), None], kind))}
+def test_filter_timestamps_of_every_unit_are_compared(db: duckdb.DuckDBPyConnection, data_type: pa.DataType) -> None:
+    if data_type.tz is not None and data_type.unit in ("s", "ms"):
+        data_type = pa.timestamp("us", data_type.tz)  # the value in DuckDB
+    columns = {"a": (DATETIME, pa.array([MOMENT, datetime(1969, 12, 31, 23, 59, 59), None], data_type))}
     for text, expected in {
         "a eq 2026-01-31T10:00:00Z": [0], "a ge 2026-01-31T11:00:00+01:00": [0], "a lt 1970-01-01": [1], "a ne null": [0, 1],
         "a gt 0001-01-01": [0, 1], "a lt 9999-12-31T23:59:59Z": [0, 1], "a gt 9999-12-31": [], "a in ('2026-01-31T10:00:00Z')": [0],
@@ -244,7 +253,7 @@ def test_filter_text_timestamps_are_compared_by_instant(db: duckdb.DuckDBPyConne
     assert filter_positions(db, columns, "a gt 2026-01-31T10:00:00Z") == [2]
     assert filter_positions(db, columns, "a lt 2026-01-31T10:00:00.000001Z") == [0, 1, 2, 3]
     assert filter_positions(db, columns, "a lt 2026-01-31T10:00:00Z") == [3]
-    assert filter_positions(db, columns, "a ne null") == [0, 1, 2, 3]  # what names no moment is none
+    assert filter_positions(db, columns, "a ne null") == [0, 1, 2, 3]  # invalid timestamps are NULL
 
 
 def test_filter_columns_of_different_types_are_compared(db: duckdb.DuckDBPyConnection) -> None:
@@ -365,12 +374,12 @@ def test_page_query_select_does_not_change_the_order(db: duckdb.DuckDBPyConnecti
 
 
 def test_page_query_pages_cover_all_rows_with_one_extra_row(db: duckdb.DuckDBPyConnection) -> None:
-    whole = rows_of(db, odata_sql.page_query(parse_options(THREE), THREE, SAMPLE.schema))
+    all_rows = rows_of(db, odata_sql.page_query(parse_options(THREE), THREE, SAMPLE.schema))
     pages = [
         rows_of(db, odata_sql.page_query(parse_options(THREE, top=2, skip=skip), THREE, SAMPLE.schema))
         for skip in (0, 2, 4, 6)
     ]
-    assert pages == [whole[:3], whole[2:5], whole[4:], []]
+    assert pages == [all_rows[:3], all_rows[2:5], all_rows[4:], []]
     assert len(rows_of(db, odata_sql.page_query(parse_options(THREE, top=0), THREE, SAMPLE.schema))) == 1
 
 
@@ -390,7 +399,7 @@ def test_count_query_ignores_the_page(db: duckdb.DuckDBPyConnection, text: str, 
 
 
 def test_page_query_missing_optional_field_is_null(db: duckdb.DuckDBPyConnection) -> None:
-    lacking = [*(ResultField(f"{kind}_", kind, optional=True) for kind in FieldType), *THREE]
+    lacking = [*(ResultField(f"{field_type}_", field_type, optional=True) for field_type in FieldType), *THREE]
     for name, literal in {
         "string_": "'x'",
         "number_": "1",
@@ -444,7 +453,10 @@ def test_page_query_addresses_columns_by_position(db: duckdb.DuckDBPyConnection)
 
 
 def test_odata_fields_returns_the_kind_of_each_field() -> None:
-    all_fields = [*(ResultField(kind, kind) for kind in FieldType), ResultField("many", DATE, array=True)]
+    all_fields = [
+        *(ResultField(field_type, field_type) for field_type in FieldType),
+        ResultField("many", DATE, array=True),
+    ]
     assert odata_fields(all_fields) == {
         "string": FieldKind.TEXT,
         "number": FieldKind.NUMBER,
@@ -484,11 +496,11 @@ def test_queries_reject_the_search_option(wrap: Any) -> None:
     "query_options", [{"filter": "a eq 'x'"}, {"orderby": "a"}, {"filter": "contains(tolower(a), 'x')"}]
 )
 @pytest.mark.parametrize(
-    "kind", [pa.int64(), pa.date32(), pa.list_(pa.string()), pa.struct({"x": pa.string()})], ids=str
+    "data_type", [pa.int64(), pa.date32(), pa.list_(pa.string()), pa.struct({"x": pa.string()})], ids=str
 )
-def test_page_query_field_of_another_type_is_unsupported(query_options: Any, kind: pa.DataType) -> None:
+def test_page_query_field_of_another_type_is_unsupported(query_options: Any, data_type: pa.DataType) -> None:
     with pytest.raises(Unsupported) as error:
-        odata_sql.page_query(parse_options(THREE, **query_options), THREE, pa.schema({"a": kind}))
+        odata_sql.page_query(parse_options(THREE, **query_options), THREE, pa.schema({"a": data_type}))
     assert (error.value.reason, error.value.context) == ("field_mismatch", {"field": "a"})
 
 

@@ -30,9 +30,9 @@ def test_row_ids_are_sorted_with_their_first_positions(ids: list[int], low: int,
     row_ids = RowIds.from_array(np.array(ids))
     assert row_ids.values.tolist() == sorted(set(ids))
     assert row_ids.positions.tolist() == [ids.index(value) for value in sorted(set(ids))]
-    within = row_ids.between(low, low + width)
-    assert within.values.tolist() == [value for value in sorted(set(ids)) if low <= value <= low + width]
-    assert [ids[position] for position in within.positions] == within.values.tolist()
+    positions_ = row_ids.between(low, low + width)
+    assert positions_.values.tolist() == [value for value in sorted(set(ids)) if low <= value <= low + width]
+    assert [ids[position] for position in positions_.positions] == positions_.values.tolist()
 
 
 @given(id_lists, st.lists(st.integers(-5, 60), unique=True, max_size=40), st.booleans())
@@ -51,9 +51,9 @@ def test_row_ids_spans_cover_all_ids_without_the_widest_gaps(ids: list[int]) -> 
     assert all(any(low <= value <= high for low, high in spans) for value in ids)
     assert all(low in ids and high in ids and low <= high for low, high in spans)
     assert all(before[1] + 1 < after[0] for before, after in pairwise(spans))
-    alone = sorted(set(ids))
+    distinct = sorted(set(ids))
     outer_gaps = [after[0] - before[1] for before, after in pairwise(spans)]
-    inner_gaps = [b - a for a, b in pairwise(alone) if not any(s[1] == a for s in spans)]
+    inner_gaps = [b - a for a, b in pairwise(distinct) if not any(s[1] == a for s in spans)]
     assert max(inner_gaps, default=0) <= min(outer_gaps, default=10**6) or max(inner_gaps) == 1
 
 
@@ -90,11 +90,11 @@ COLUMNS: dict[str, tuple[pa.DataType, list[Any], list[Any]]] = {  # type, old va
 
 def make_rows(number: int, *, new: bool) -> pa.Table:
     """Build rows with values of every type."""
-    chosen = {name: (kind, values[new]) for name, (kind, *values) in COLUMNS.items()}
+    chosen = {name: (data_type, values[new]) for name, (data_type, *values) in COLUMNS.items()}
     return pa.table(
         {
-            name: pa.array([values[i % len(values)] for i in range(number)], kind)
-            for name, (kind, values) in chosen.items()
+            name: pa.array([values[i % len(values)] for i in range(number)], data_type)
+            for name, (data_type, values) in chosen.items()
         }
     )
 
@@ -111,8 +111,8 @@ def write_target(path: Path, rows: pa.Table, ids: list[int], *, carried: bool, g
 
 def read(path: str) -> dict[int, dict[str, Any]]:
     """Return the rows of a file by row id, in file order."""
-    found = pq.ParquetFile(path).read().to_pylist()
-    return {row.pop(STORED_ROW_ID_COLUMN): row for row in found}
+    rows = pq.ParquetFile(path).read().to_pylist()
+    return {row.pop(STORED_ROW_ID_COLUMN): row for row in rows}
 
 
 ID_LAYOUTS = {
@@ -144,20 +144,20 @@ def test_rewrite_files_deletes_rows_and_reports_old_rows(tmp_path: Path, file: s
     carried, ids = ID_LAYOUTS[file]
     old, ids_to_delete = make_rows(40, new=False), [ids[30], 99_999, ids[2], ids[30], ids[3]]
     target = write_target(tmp_path / "old.parquet", old, ids, carried=carried)
-    seen: list[tuple[int, dict[str, Any]]] = []
+    reported: list[tuple[int, dict[str, Any]]] = []
 
     def record(indices: Any, rows: pa.RecordBatch) -> None:
-        seen.extend(zip(indices.tolist(), rows.to_pylist(), strict=True))
+        reported.extend(zip(indices.tolist(), rows.to_pylist(), strict=True))
 
     hits = row_edits.find_rows([target], RowIds.from_array(np.array(ids_to_delete)))
     (output,) = row_edits.rewrite_files(hits, None, FolderFileSink(tmp_path, target.layout), record)
     before = dict(zip(ids, old.to_pylist(), strict=True))
     assert list(read(output.path)) == [row_id for row_id in ids if row_id not in ids_to_delete]
-    old_rows = {index: (row.pop(STORED_ROW_ID_COLUMN), row) for index, row in seen}
+    old_rows = {index: (row.pop(STORED_ROW_ID_COLUMN), row) for index, row in reported}
     assert old_rows == {index: (ids_to_delete[index], before[ids_to_delete[index]]) for index in (0, 2, 4)}
-    seen.clear()
+    reported.clear()
     row_edits.read_rows(hits, record)
-    assert {index for index, _ in seen} == {0, 2, 4}
+    assert {index for index, _ in reported} == {0, 2, 4}
 
 
 def test_rewrite_files_file_without_remaining_rows_is_not_opened(tmp_path: Path) -> None:
@@ -171,15 +171,15 @@ def test_rewrite_files_file_without_remaining_rows_is_not_opened(tmp_path: Path)
 
 def test_find_rows_files_outside_the_id_range_are_not_opened(tmp_path: Path) -> None:
     """Corrupt row groups and files outside the id range do not matter."""
-    near = write_target(tmp_path / "near.parquet", make_rows(40, new=False), list(range(1, 41)), carried=True)
-    far = write_target(tmp_path / "far.parquet", make_rows(3, new=False), [100, 101, 102], carried=True)
-    Path(far.path).write_bytes(b"not a Parquet file")
-    last = pq.ParquetFile(near.path).metadata.row_group(5)
+    inside_file = write_target(tmp_path / "near.parquet", make_rows(40, new=False), list(range(1, 41)), carried=True)
+    outside_file = write_target(tmp_path / "far.parquet", make_rows(3, new=False), [100, 101, 102], carried=True)
+    Path(outside_file.path).write_bytes(b"not a Parquet file")
+    last = pq.ParquetFile(inside_file.path).metadata.row_group(5)
     chunk = last.column(last.num_columns - 1)
-    with open(near.path, "r+b") as file:
+    with open(inside_file.path, "r+b") as file:
         file.seek(chunk.dictionary_page_offset or chunk.data_page_offset)
         file.write(b"\xff" * 20)
-    (hits,) = row_edits.find_rows([near, far], RowIds.from_array(np.array([3, 9, 50])))
-    assert (hits.file, hits.positions.tolist(), hits.id_indices.tolist()) == (near, [2, 8], [0, 1])
+    (hits,) = row_edits.find_rows([inside_file, outside_file], RowIds.from_array(np.array([3, 9, 50])))
+    assert (hits.file, hits.positions.tolist(), hits.id_indices.tolist()) == (inside_file, [2, 8], [0, 1])
     with pytest.raises(Unavailable):
-        row_edits.find_rows([near], RowIds.from_array(np.array([40])))
+        row_edits.find_rows([inside_file], RowIds.from_array(np.array([40])))

@@ -85,10 +85,10 @@ def evaluate_with_spark(spark: Any) -> Evaluate:
 
 @pytest.fixture(params=["arrow", "duckdb", "spark"])
 def evaluate(request: pytest.FixtureRequest) -> Evaluate:
-    found: Evaluate = (
+    function: Evaluate = (
         request.getfixturevalue("evaluate_with_spark") if request.param == "spark" else EVALUATORS[request.param]
     )
-    return found
+    return function
 
 
 EVALUATORS: dict[str, Evaluate] = {"arrow": evaluate_with_arrow, "duckdb": evaluate_with_duckdb}
@@ -103,7 +103,7 @@ def assert_matches_oracle(evaluate: Evaluate, texts: Sequence[str], table: pa.Ta
         assert not wrong, f"{text[:200]}: wrong for {wrong[0]}; {len(wrong)} rows in all"
 
 
-# -- the table of expressions -----------------------------------------------------------------------------------------
+# -- expression cases -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("first", range(0, len(GOOD), CONDITIONS_PER_QUERY), ids=lambda n: f"from {n}")
@@ -112,7 +112,7 @@ def test_filter_each_case_matches_the_oracle(first: int, evaluate: Evaluate) -> 
     assert_matches_oracle(evaluate, GOOD[first : first + CONDITIONS_PER_QUERY], TABLE)
 
 
-SPARK_CASES = GOOD if SOAK else GOOD[::30]  # it takes minutes to read them all
+SPARK_CASES = GOOD if SOAK else GOOD[::30]  # all cases take minutes
 
 
 @pytest.mark.parametrize("first", range(0, len(SPARK_CASES), CONDITIONS_PER_QUERY), ids=lambda n: f"from {n}")
@@ -163,7 +163,7 @@ def test_duckdb_condition_contains_no_user_text() -> None:
 
 # -- stored rows ------------------------------------------------------------------------------------------------------
 
-FILTERS = {  # of x = 5, 5, NaN, NULL: least and greatest leave NaN out, so a row group can be skipped wrongly
+FILTERS = {  # x = 5, 5, NaN, NULL: minimum and maximum ignore NaN, so a row group could be skipped by mistake
     "x != 5": [2],
     "NOT x = 5": [2],
     "NOT x > 4": [2],
@@ -191,10 +191,10 @@ def filter_file_with_arrow(node: Node, path: str) -> list[int]:
 
 
 def filter_file_with_duckdb(node: Node, path: str) -> list[int]:
-    where = duckdb_selector.to_duckdb_condition(node, pq.read_schema(path))
+    condition = duckdb_selector.to_duckdb_condition(node, pq.read_schema(path))
     with duckdb.connect() as db:
         rows = connection.execute(
-            db, f"SELECT id FROM read_parquet($path) WHERE {where.sql}", path=path, **where.values
+            db, f"SELECT id FROM read_parquet($path) WHERE {condition.sql}", path=path, **condition.values
         )
     return [n for (n,) in rows]
 
@@ -230,8 +230,8 @@ def test_filter_like_with_many_wildcards_terminates(evaluate: Evaluate) -> None:
     )
 
 
-# -- random conditions over random rows -------------------------------------------------------------------------------
-# The text has every operand in parentheses, so that it cannot be misread; how text is read is judged elsewhere.
+# -- random conditions and rows ---------------------------------------------------------------------------------------
+# Every operand of the text is in parentheses, so the text is unambiguous; other tests cover parsing.
 
 INTEGERS = {"tiny": 8, "short": 16, "small": 32, "big": 64, "other": 64}
 DECIMALS = {"price": (10, 2), "cents": (18, 0), "exact": (38, 18), "part": (38, 38)}
@@ -300,7 +300,7 @@ CONDITIONS = st.recursive(
 
 
 def _is_bound(text: str) -> bool:
-    """Return False for conditions that need too many digits, which are refused."""
+    """Return False for conditions that need too many digits, which are rejected."""
     try:
         return bool(bind(parse(text), SCHEMA))
     except Invalid as error:
@@ -327,7 +327,7 @@ def test_filter_random_conditions_match_the_oracle_on_spark(
     assert_matches_oracle(evaluate_with_spark, texts, table)
 
 
-# -- numbers as places ------------------------------------------------------------------------------------------------
+# -- numbers as digits ------------------------------------------------------------------------------------------------
 
 INTEGERS_76_DIGITS = st.integers(1 - 10**76, 10**76 - 1)
 
@@ -356,7 +356,7 @@ def test_engine_function_tables_are_complete() -> None:
     )
 
 
-# -- dates that Java's old calendar and time zones do not have --------------------------------------------------------
+# -- dates that the calendar and the time zones of Java do not have ---------------------------------------------------
 
 
 @pytest.mark.spark

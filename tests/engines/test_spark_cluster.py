@@ -49,8 +49,8 @@ def test_merge_on_a_cluster_matches_local_result(spark_cluster: spark_sessions.C
             "total": len(expected),
         }
         parts = pads.partitioning(pa.schema([("region", pa.string())]), flavor="hive")
-        found = pads.dataset(target, partitioning=parts).to_table().select(SCHEMA.names).to_pylist()
-        assert sorted(found, key=lambda r: r["id"]) == [expected[i] for i in sorted(expected)]
+        stored_rows = pads.dataset(target, partitioning=parts).to_table().select(SCHEMA.names).to_pylist()
+        assert sorted(stored_rows, key=lambda r: r["id"]) == [expected[i] for i in sorted(expected)]
 
 
 def test_merge_on_a_cluster_reads_and_writes_deletion_vectors(
@@ -64,8 +64,8 @@ def test_merge_on_a_cluster_reads_and_writes_deletion_vectors(
         lake._workspace.edit_policy = EditPolicy(EditMode.MARK)
         for mode in (EditMode.MARK, EditMode.REWRITE):
             dataset = lake.create(f"cluster.{mode.value}", schema=SCHEMA)
-            for part in range(4):
-                ids = range(part * 1_000, part * 1_000 + 1_000)
+            for number in range(4):
+                ids = range(number * 1_000, number * 1_000 + 1_000)
                 dataset.append(pa.Table.from_pylist([before[i] for i in ids], SCHEMA))
             stored = dataset.to_arrow(row_ids=True).to_pylist()
             dataset.delete([stored_row["rowid"] for stored_row in stored if stored_row["id"] in deleted])
@@ -85,8 +85,8 @@ def test_merge_on_a_cluster_reads_and_writes_deletion_vectors(
                 "total": len(expected),
             }
             assert deleted_rows(dataset) == (len(deleted) + updated if mode is EditMode.MARK else 0)
-            found = dataset.to_arrow().to_pylist()
-            assert sorted(found, key=lambda r: r["id"]) == [expected[i] for i in sorted(expected)]
+            stored_rows = dataset.to_arrow().to_pylist()
+            assert sorted(stored_rows, key=lambda r: r["id"]) == [expected[i] for i in sorted(expected)]
 
 
 def deleted_rows(dataset: Dataset) -> int:
@@ -99,8 +99,8 @@ def write_partitions(target: Path, before: list[dict[str, Any]]) -> None:
         folder = target / f"region=r%20{region}"
         folder.mkdir(parents=True)
         rows = pa.Table.from_pylist([r for r in before if r["region"] == f"r {region}"], SCHEMA).drop(["region"])
-        for part in range(4):
-            pq.write_table(rows.slice(part * 400, 400), folder / f"{part}.parquet")
+        for number in range(4):
+            pq.write_table(rows.slice(number * 400, 400), folder / f"{number}.parquet")
 
 
 def row(number: int, word: str, region: str) -> dict[str, Any]:
@@ -114,16 +114,16 @@ def map_values(function: Callable[[Any], Any], values: dict[str, Any]) -> dict[s
 def run_in_subprocess(cluster: spark_sessions.Cluster, targets_type: str, source: Path, targets: Any) -> Any:
     """Merge in a subprocess, because this process already has a local Spark context."""
     here = Path(__file__)
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, here, cluster.master, json.dumps(cluster.conf()), targets_type, source, json.dumps(targets)],
         env={**os.environ, "PYTHONPATH": str(here.parents[1])},
         capture_output=True,
         text=True,
         timeout=300,
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""  # no output of Spark
-    return json.loads(done.stdout)
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stderr == ""  # no output of Spark
+    return json.loads(completed.stdout)
 
 
 def main(master: str, conf: str, targets_type: str, source: str, targets: str) -> None:

@@ -17,7 +17,7 @@ from penstock.core import merge
 from penstock.core.progress import WAITING_FOR_WORKERS, Progress
 from penstock.errors import Unavailable
 
-MAX_REPORTS = 120  # about a minute of reports; then the test gives up
+MAX_REPORTS = 120  # about a minute of reports; then the test fails
 
 
 class StopJob(Exception):
@@ -46,7 +46,7 @@ def test_run_job_reports_progress(spark: Any) -> None:
     with pytest.raises(StopJob):
         jobs.run_job(spark.sparkContext, "count for hours", lambda: run_for_hours(spark), watch)
     last = reports[-1]
-    assert last.tasks in (200_000, 200_001)  # the last stage is seen when it is planned
+    assert last.tasks in (200_000, 200_001)  # the last stage is reported when it is planned
     assert 0 < last.tasks_done < last.tasks
     assert last.stages_done == 0
 
@@ -96,7 +96,7 @@ def test_merge_callback_error_cancels_the_spark_job(spark: Any, tmp_path: Path) 
 def test_run_job_short_job_runs_beside_a_long_one(spark: Any) -> None:
     from penstock.engines.spark import jobs
 
-    done, beats = threading.Event(), list[bool]()
+    done, is_running = threading.Event(), list[bool]()
     counted: list[int] = []
 
     def short() -> None:
@@ -106,16 +106,16 @@ def test_run_job_short_job_runs_beside_a_long_one(spark: Any) -> None:
     other = threading.Thread(target=short)
 
     def watch(job: Progress) -> None:
-        beats.append(done.is_set())
+        is_running.append(done.is_set())
         if job.tasks_done and other.ident is None:
             other.start()
-        if done.is_set() or len(beats) > MAX_REPORTS:
+        if done.is_set() or len(is_running) > MAX_REPORTS:
             raise StopJob
 
     with pytest.raises(StopJob):
         jobs.run_job(spark.sparkContext, "count for hours", lambda: run_for_hours(spark), watch)
     other.join()
-    assert beats[-1], "the short job came to its turn when the long one was stopped"
+    assert is_running[-1], "the short job started when the long one was stopped"
     assert counted == [100]
 
 
@@ -204,7 +204,7 @@ def test_start_session_unknown_master_reports_the_error_of_spark() -> None:
     ("environment", "setting"),
     [({"TEST_MASTER": "sc://127.0.0.1:15002"}, "the master"), ({"SPARK_REMOTE": "sc://127.0.0.1"}, "SPARK_REMOTE")],
 )
-def test_start_session_refuses_spark_connect(environment: Mapping[str, str], setting: str) -> None:
+def test_start_session_rejects_spark_connect(environment: Mapping[str, str], setting: str) -> None:
     error = run_in_subprocess(START_ERROR_SCRIPT, environment)
     assert error["reason"] == "spark_connect"
     assert f"Spark Connect is not supported, but {setting} is 'sc://127.0.0.1" in error["message"]
@@ -225,7 +225,7 @@ def test_start_session_refuses_spark_connect(environment: Mapping[str, str], set
         ("java.lang.OutOfMemoryError: Java heap space\n\tat org.apache.spark.x(y.java:1)", "Java heap space"),
     ],
 )
-def test_error_message_is_a_sentence_without_classes_tasks_and_paths(message: str, expected: str) -> None:
+def test_error_message_contains_no_classes_tasks_and_paths(message: str, expected: str) -> None:
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
     from penstock.engines.spark.session import error_message

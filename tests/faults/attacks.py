@@ -21,7 +21,7 @@ import grpc
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from faults.overload_server import FLIGHT_MESSAGE, MIB, PATIENCE_SECONDS, SECRET, OverloadServer
+from faults.overload_server import FLIGHT_MESSAGE, MIB, SECRET, TIMEOUT_SECONDS, OverloadServer
 from flight.schema_bombs import encapsulated, shared_fields
 from penstock.core.caller import Role
 from penstock.core.registry import gts
@@ -38,7 +38,7 @@ JSON, CSV, PARQUET = "application/json", "text/csv", "application/vnd.apache.par
 ARROW = "application/vnd.apache.arrow.stream"
 
 _USERS, _THREADS = 4, 16
-_MAX_CONNECTIONS = 400  # at once; client and server may open 1,024 files each
+_MAX_CONNECTIONS = 400  # at the same time; client and server may open 1,024 files each
 _RECEIVE_BYTES = 4_096  # receive buffer of a slow reader
 _FIELDS = 2_000  # of a schema; the limit
 _HEAVY_SQL = "SELECT sum(hash(a.range * b.range)) AS n FROM range(1000000) a, range(1000000) b"
@@ -103,7 +103,7 @@ class Attacker:
     def hold(self) -> None:
         """Keep connections open until the test releases them."""
         self.engaged.set()
-        assert self.released.wait(PATIENCE_SECONDS)
+        assert self.released.wait(TIMEOUT_SECONDS)
 
     # REST
 
@@ -120,12 +120,12 @@ class Attacker:
         chunked: bool = False,
     ) -> bytes:
         """Send a request, count its status, and return the body of the response. A chunked body has no Content-Length."""
-        connection = http.client.HTTPConnection(self.server.http, timeout=PATIENCE_SECONDS)
-        own = {**self.authorization(user, role), **({"content-type": content_type} if body else {})}
+        connection = http.client.HTTPConnection(self.server.http, timeout=TIMEOUT_SECONDS)
+        headers_ = {**self.authorization(user, role), **({"content-type": content_type} if body else {})}
         try:
-            with suppress(BrokenPipeError, ConnectionResetError):  # refused before the end of the body
+            with suppress(BrokenPipeError, ConnectionResetError):  # rejected before the end of the body
                 content = (body[n : n + MIB] for n in range(0, len(body), MIB)) if chunked else body or None
-                connection.request(method, path, content, own | (headers or {}))
+                connection.request(method, path, content, headers_ | (headers or {}))
             response = connection.getresponse()
             received = response.read()
             self.outcomes[_outcome(response.status, received)] += 1
@@ -139,15 +139,15 @@ class Attacker:
     def authorization(self, user: int = 0, role: Role = Role.ADMIN) -> dict[str, str]:
         return {"authorization": f"Bearer {self._tokens[user % _USERS, role]}"}
 
-    def connect(self, sent: bytes = b"", *, receive_bytes: int | None = None) -> socket.socket:
+    def connect(self, initial_bytes: bytes = b"", *, receive_bytes: int | None = None) -> socket.socket:
         """Open a connection and send some bytes. A small receive buffer makes a slow reader."""
         host, _, port = self.server.http.partition(":")
         connection = socket.socket()
         if receive_bytes:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
-        connection.settimeout(PATIENCE_SECONDS)
+        connection.settimeout(TIMEOUT_SECONDS)
         connection.connect((host, int(port)))
-        connection.sendall(sent)
+        connection.sendall(initial_bytes)
         return connection
 
     def head(self, method: str, path: str, user: int = 0, **headers: str) -> bytes:
@@ -165,10 +165,10 @@ class Attacker:
 
         self.storm(count, send)
 
-    def hold_open(self, count: int, sent: Callable[[int], bytes]) -> None:
+    def hold_open(self, count: int, request_of: Callable[[int], bytes]) -> None:
         """Hold connections that have sent a part of a request; then count those that the server has answered."""
         with ExitStack() as stack:
-            connections = [stack.enter_context(self.connect(sent(n))) for n in range(self._connections(count))]
+            connections = [stack.enter_context(self.connect(request_of(n))) for n in range(self._connections(count))]
             self.hold()
             for connection in connections:
                 connection.setblocking(False)
@@ -195,11 +195,11 @@ class Attacker:
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1)]
         return grpc.insecure_channel(self.server.flight, options)
 
-    def call(self, channel: Any, kind: str, method: str, request: Any, user: int = 0, **options: Any) -> Any:
+    def call(self, channel: Any, call_type: str, method: str, request: Any, user: int = 0, **options: Any) -> Any:
         """Start a call."""
         metadata = [*self.authorization(user).items(), *options.pop("metadata", ())]
-        start = getattr(channel, kind)(f"/{SERVICE_NAME}/{method}")
-        return start(request, metadata=metadata, timeout=PATIENCE_SECONDS, **options)
+        start = getattr(channel, call_type)(f"/{SERVICE_NAME}/{method}")
+        return start(request, metadata=metadata, timeout=TIMEOUT_SECONDS, **options)
 
     def count(self, read: Callable[[], object]) -> None:
         """Count the status of a call."""
@@ -212,7 +212,7 @@ class Attacker:
             # gRPC itself reports a lost connection as UNAVAILABLE, without a reason.
             self.outcomes[RESET if code == "UNAVAILABLE" and reason is None else f"{code} {reason}"] += 1
 
-    def act(self, channel: Any, action: str, body: bytes, user: int = 0) -> None:
+    def start_action(self, channel: Any, action: str, body: bytes, user: int = 0) -> None:
         request = pb.Action(type=action, body=body).SerializeToString()
         self.count(lambda: list(self.call(channel, "unary_stream", "DoAction", request, user)))
 
@@ -229,12 +229,12 @@ def _outcome(status_code: int, content: bytes) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Attack:
+class TenantAttack:
     run: Callable[[Attacker], None]
     working_bytes: int = 0  # memory that its requests may use beyond the budget of PENSTOCK_REQUEST_MEMORY
 
 
-ATTACKS: dict[str, Attack] = {}
+ATTACKS: dict[str, TenantAttack] = {}
 
 Runner = Callable[[Attacker], None]
 
@@ -251,7 +251,7 @@ _READERS, _ROW_GROUP_BYTES = 32, 8 * MIB
 
 def _attack(working_bytes: int = 0) -> Callable[[Runner], Runner]:
     def register(run: Runner) -> Runner:
-        ATTACKS[run.__name__] = Attack(run, working_bytes)
+        ATTACKS[run.__name__] = TenantAttack(run, working_bytes)
         return run
 
     return register
@@ -396,23 +396,23 @@ def abandoned_previews(attacker: Attacker) -> None:
 @_attack()
 def slow_json_bodies(attacker: Attacker) -> None:
     path = f"/gts/{attacker.resources['rows schema']}/validate"
-    part = b'{"rows": [' + b" " * MIB
+    prefix = b'{"rows": [' + b" " * MIB
 
-    def sent(n: int) -> bytes:
-        return attacker.head("POST", path, n, content_type=JSON, content_length=str(4 * MIB)) + part
+    def send_body(n: int) -> bytes:
+        return attacker.head("POST", path, n, content_type=JSON, content_length=str(4 * MIB)) + prefix
 
-    attacker.hold_open(40, sent)
+    attacker.hold_open(40, send_body)
 
 
 @_attack()
 def slow_uploads(attacker: Attacker) -> None:
     path = f"/datasets/{attacker.resources['sink']}/rows"
-    part = b"1,1\n" * (MIB // 4 - 1)
+    chunk = b"1,1\n" * (MIB // 4 - 1)
 
-    def sent(n: int) -> bytes:
-        return attacker.head("POST", path, n, content_type=CSV, content_length=str(1 << 30)) + part
+    def send_chunks(n: int) -> bytes:
+        return attacker.head("POST", path, n, content_type=CSV, content_length=str(1 << 30)) + chunk
 
-    attacker.hold_open(400, sent)
+    attacker.hold_open(400, send_chunks)
 
 
 @_attack()
@@ -513,14 +513,14 @@ def flight_schema_bombs(attacker: Attacker) -> None:
     schema = base64.b64encode(encapsulated(header + bytes(900_000))).decode()
     body = json.dumps({**_WIDE, "table_name": "bomb", "arrow_schema": schema}).encode()
     with attacker.channel() as channel:
-        attacker.storm(12, lambda n: attacker.act(channel, "create_table", body, n))
+        attacker.storm(12, lambda n: attacker.start_action(channel, "create_table", body, n))
 
 
 @_attack()
 def flight_json_bombs(attacker: Attacker) -> None:
     body = b'{"schema_name": [' + b"{}," * (_BODY_BYTES // 3) + b"{}]}"
     with attacker.channel() as channel:
-        attacker.storm(12, lambda n: attacker.act(channel, "list_tables", body, n))
+        attacker.storm(12, lambda n: attacker.start_action(channel, "list_tables", body, n))
 
 
 @_attack()
@@ -536,7 +536,7 @@ def flight_compressed_messages(attacker: Attacker) -> None:
 
 
 @_attack(_PUT_MESSAGES * FLIGHT_MESSAGE)
-def flight_refused_inserts(attacker: Attacker) -> None:
+def flight_rejected_inserts(attacker: Attacker) -> None:
     streams = [
         _put_messages(FLIGHT_MESSAGE - MIB, **_SINK, expected_rows=1),
         _put_messages(FLIGHT_MESSAGE - MIB, **_WIDE, expected_rows=2),
@@ -556,7 +556,7 @@ def flight_silent_inserts(attacker: Attacker) -> None:
 
     def silent() -> Iterator[bytes]:
         yield first
-        attacker.released.wait(PATIENCE_SECONDS)
+        attacker.released.wait(TIMEOUT_SECONDS)
 
     with attacker.channel() as channel:
         count = 64 * attacker.scale
@@ -570,7 +570,7 @@ def flight_silent_inserts(attacker: Attacker) -> None:
 @_attack()
 def flight_transaction_hoarding(attacker: Attacker) -> None:
     with attacker.channel() as channel:
-        attacker.storm(200, lambda n: attacker.act(channel, "create_transaction", b"{}", n))
+        attacker.storm(200, lambda n: attacker.start_action(channel, "create_transaction", b"{}", n))
 
 
 @_attack(_READERS * _ROW_GROUP_BYTES)
@@ -601,10 +601,10 @@ def flight_cancelled_calls(attacker: Attacker) -> None:
             list(call)
 
         def write_and_cancel(n: int) -> None:
-            sent = threading.Event()
-            call = attacker.call(channel, "stream_stream", "DoPut", _notify_at_end(messages, sent), n)
-            call.add_callback(sent.set)  # refused before its end
-            assert sent.wait(PATIENCE_SECONDS)
+            is_sent = threading.Event()
+            call = attacker.call(channel, "stream_stream", "DoPut", _notify_at_end(messages, is_sent), n)
+            call.add_callback(is_sent.set)  # rejected before its end
+            assert is_sent.wait(TIMEOUT_SECONDS)
             call.cancel()
             list(call)
 
@@ -614,9 +614,9 @@ def flight_cancelled_calls(attacker: Attacker) -> None:
         attacker.storm(100, cancel)
 
 
-def _notify_at_end(messages: Sequence[bytes], sent: threading.Event) -> Iterator[bytes]:
+def _notify_at_end(messages: Sequence[bytes], is_sent: threading.Event) -> Iterator[bytes]:
     yield from messages
-    sent.set()
+    is_sent.set()
 
 
 @_attack()

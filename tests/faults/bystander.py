@@ -1,4 +1,4 @@
-"""Ordinary work of another tenant: every request must succeed with its right answer, whatever an attacker does."""
+"""Ordinary requests of another tenant: every request must succeed with the correct response during an attack."""
 
 import json
 from collections.abc import Callable
@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from faults.attacks import token
-from faults.overload_server import PATIENCE_SECONDS, OverloadServer
+from faults.overload_server import TIMEOUT_SECONDS, OverloadServer
 from penstock.core.caller import Role
 from penstock.core.registry import gts
 
@@ -27,12 +27,12 @@ class Bystander:
         self._http = httpx.Client(
             base_url=f"http://{server.http}",
             headers=headers,
-            timeout=PATIENCE_SECONDS,
+            timeout=TIMEOUT_SECONDS,
             limits=httpx.Limits(max_keepalive_connections=0),  # the server closes idle connections
         )
         self._flight = fl.connect(f"grpc://{server.flight}")
         self._options = fl.FlightCallOptions(
-            timeout=PATIENCE_SECONDS, headers=[(b"authorization", f"Bearer {self._token}".encode())]
+            timeout=TIMEOUT_SECONDS, headers=[(b"authorization", f"Bearer {self._token}".encode())]
         )
         self._inserted, self._revision = 0, 1
 

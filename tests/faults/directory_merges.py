@@ -1,4 +1,4 @@
-"""Merges into a plain directory that are killed, and the rows after complete ones."""
+"""Killed merges into a plain directory, and the rows after complete merges."""
 
 import json
 import os
@@ -34,12 +34,12 @@ def prepare(target: Path) -> None:
 
 def rows(target: Path) -> dict[int, str]:
     """Read every row of the directory and assert that no key is duplicated."""
-    seen: dict[int, str] = {}
+    words_by_id: dict[int, str] = {}
     for name in sorted(target.rglob("*.parquet")):
         for row in pq.ParquetFile(name).read().to_pylist():
-            assert row["id"] not in seen, f"{row['id']} is there twice"
-            seen[row["id"]] = row["word"]
-    return seen
+            assert row["id"] not in words_by_id, f"{row['id']} is there twice"
+            words_by_id[row["id"]] = row["word"]
+    return words_by_id
 
 
 def run(target: Path, strategy: str, engine: str = "pyarrow") -> dict[str, int]:
@@ -48,13 +48,13 @@ def run(target: Path, strategy: str, engine: str = "pyarrow") -> dict[str, int]:
 
 
 def main() -> None:
-    """Merge, and die when a step is reached for the n-th time."""
+    """Merge, and kill this process when it reaches a step for the n-th time."""
     target, strategy, engine, step, n = json.loads(sys.argv[1])
-    left = [n]
+    remaining = [n]
 
     def die() -> None:
-        left[0] -= 1
-        if not left[0]:
+        remaining[0] -= 1
+        if not remaining[0]:
             os.kill(os.getpid(), signal.SIGKILL)
 
     with failpoints.armed(step, die):

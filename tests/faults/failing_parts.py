@@ -1,4 +1,4 @@
-"""Parts that fail at the N-th use, as disks and databases do."""
+"""A file store and a database that fail at the N-th operation."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,20 +15,20 @@ from penstock.storage.file_store import LocalFileHandle, LocalStore, StoredFile
 
 
 class Countdown:
-    """Fails once, at the N-th step, whichever thread takes it."""
+    """Fail once, at the N-th step of all threads."""
 
     def __init__(self, n: int) -> None:
-        self._steps, self._last = count(1), n
+        self._steps, self._failing_step = count(1), n
         self.fired = False
 
     def step(self) -> bool:
-        if now := next(self._steps) == self._last:
+        if fires := next(self._steps) == self._failing_step:
             self.fired = True
-        return now
+        return fires
 
 
 class FailingStore(LocalStore):
-    """A disk that is full at the N-th file operation: create, write, seal, reserve_path, adopt, sync, remove."""
+    """A file store that is full at the N-th file operation: create, write, seal, reserve_path, adopt, sync, remove."""
 
     def __init__(self, root: Path, countdown: Countdown) -> None:
         super().__init__(root, durable=False)
@@ -55,9 +55,9 @@ class FailingStore(LocalStore):
         self._use("remove")
         super().remove(path)
 
-    def _use(self, what: str) -> None:
+    def _use(self, operation: str) -> None:
         if self._countdown.step():
-            raise Unavailable("storage_failed", f"injected: {what}")
+            raise Unavailable("storage_failed", f"injected: {operation}")
 
 
 class FailingSink(LocalFileHandle):
@@ -78,17 +78,17 @@ class FailingSink(LocalFileHandle):
 
 @contextmanager
 def failing_sql(db: Database, countdown: Countdown) -> Iterator[None]:
-    """A database that fails at the N-th statement or COMMIT."""
+    """Make a database fail at the N-th statement or COMMIT."""
 
-    def break_off(*_: Any, **__: Any) -> None:
+    def fail(*_: Any, **__: Any) -> None:
         if countdown.step():
             raise OperationalError("injected", {}, Exception("the connection was lost"))
 
     names = ("before_cursor_execute", "commit")
     for name in names:
-        event.listen(db.engine, name, break_off)
+        event.listen(db.engine, name, fail)
     try:
         yield
     finally:
         for name in names:
-            event.remove(db.engine, name, break_off)
+            event.remove(db.engine, name, fail)

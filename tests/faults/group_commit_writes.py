@@ -1,4 +1,4 @@
-"""Inserts that are committed together, and what may strike them meanwhile."""
+"""Group commits of inserts, with failures."""
 
 import threading
 from collections.abc import Callable
@@ -19,46 +19,48 @@ def batch(*ids: int | None) -> pa.RecordBatch:
     return pa.record_batch({"id": pa.array(ids, pa.int64()), "word": pa.array(["w"] * len(ids), pa.string())})
 
 
-def begun(inserts: InsertService, ds: Dataset, *batches: pa.RecordBatch, key: str | None = None) -> InsertStream:
+def start_insert(inserts: InsertService, ds: Dataset, *batches: pa.RecordBatch, key: str | None = None) -> InsertStream:
     insertion = inserts.begin(ds._lake.caller, ds.id, (batches or [batch()])[0].schema, key=key)
-    for each in batches:
-        insertion.add(each)
+    for record_batch in batches:
+        insertion.add(record_batch)
     return insertion
 
 
-def together(
-    first: InsertStream, *waiting: InsertStream, strike: Callable[[], object] = lambda: None
+def commit_as_group(
+    first: InsertStream, *waiting: InsertStream, before_group: Callable[[], object] = lambda: None
 ) -> list[Future[InsertResult]]:
-    """Commit those who wait as one group: they come while the first is being answered. `strike` goes before."""
-    answers: list[Future[InsertResult]] = []
+    """Commit the waiting streams as one group, during the commit of the first. Call `before_group` before."""
+    results: list[Future[InsertResult]] = []
     requested = threading.Event()
 
-    def ask(_: object) -> None:
-        strike()
-        answers.extend(each.commit() for each in waiting)
+    def submit_waiting(_: object) -> None:
+        before_group()
+        results.extend(insertion.commit() for insertion in waiting)
         requested.set()
 
-    first.commit().add_done_callback(ask)
+    first.commit().add_done_callback(submit_waiting)
     assert requested.wait(60)
-    return answers
+    return results
 
 
-def insert_together(lake: Lake, dataset: str, strike: Callable[[], object] = lambda: None) -> list[InsertResult]:
+def insert_as_group(lake: Lake, dataset: str, before_group: Callable[[], object] = lambda: None) -> list[InsertResult]:
     ds = lake.dataset(dataset)
     with closing(InsertService(lake._workspace)) as inserts:
-        waiting = [begun(inserts, ds, batch(*ids), key=key) for key, ids in GROUP.items()]
-        answers = together(begun(inserts, ds, batch(*FIRST), key="first"), *waiting, strike=strike)
-        return [answer.result() for answer in answers]
+        waiting = [start_insert(inserts, ds, batch(*ids), key=key) for key, ids in GROUP.items()]
+        results = commit_as_group(
+            start_insert(inserts, ds, batch(*FIRST), key="first"), *waiting, before_group=before_group
+        )
+        return [result.result() for result in results]
 
 
 def insert_forever(lake: Lake, dataset: str, reported: Callable[[int], None]) -> None:
-    """Insert pairs of rows n and -n, eight at once; call `reported` with n when the pair is committed."""
+    """Insert pairs of rows n and -n, in eight threads; call `reported` with n when the pair is committed."""
     ds, numbers = lake.dataset(dataset), count(100)
     inserts = InsertService(lake._workspace)
 
     def work(_: int) -> None:
         for n in numbers:
-            begun(inserts, ds, batch(n), batch(-n)).commit().result()
+            start_insert(inserts, ds, batch(n), batch(-n)).commit().result()
             reported(n)
 
     with ThreadPoolExecutor(8) as pool:

@@ -17,7 +17,7 @@ from typing import Any
 import penstock
 
 SECRET = "a secret of enough bytes, for attacks only"
-PATIENCE_SECONDS = 180.0  # for a condition, on a busy machine
+TIMEOUT_SECONDS = 180.0  # of a condition, on a busy machine
 MIB = 1 << 20
 
 REQUEST_MEMORY, FLIGHT_MESSAGE = 128 * MIB, 16 * MIB
@@ -59,7 +59,7 @@ class OverloadServer:
 
     def gauges(self) -> dict[str, float]:
         """Return the gauges of requests and their memory."""
-        with urllib.request.urlopen(f"http://{self.http}/metrics", timeout=PATIENCE_SECONDS) as response:
+        with urllib.request.urlopen(f"http://{self.http}/metrics", timeout=TIMEOUT_SECONDS) as response:
             return {name: float(value) for name, value in _GAUGE.findall(response.read().decode())}
 
     def wait_until_idle(self) -> None:
@@ -98,7 +98,7 @@ class MemorySampler:
 
 @contextmanager
 def overload_server(folder: Path, *options: str, **settings: str) -> Iterator[OverloadServer]:
-    """Start a server for REST and Flight in a process of its own, without runs: they would start Spark.
+    """Start a server for REST and Flight in a separate process, without runs, which would start Spark.
 
     Args:
         folder: the folder of the workspace and of the log
@@ -130,8 +130,8 @@ def overload_server(folder: Path, *options: str, **settings: str) -> Iterator[Ov
 
 
 def wait_for(is_true: Callable[[], bool], describe: Callable[[], object]) -> None:
-    """Wait for a condition, and fail with a description after a long time."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    """Wait for a condition, and fail with a description after the timeout."""
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while not is_true():
         assert time.monotonic() < deadline, describe()
         time.sleep(0.1)

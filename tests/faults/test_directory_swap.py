@@ -1,4 +1,4 @@
-"""A merge into a plain directory is whole or absent, wherever it is killed, once the next call has looked at it."""
+"""A killed directory merge is complete or has no effect after recovery."""
 
 import json
 import os
@@ -29,8 +29,8 @@ def target(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def killed(target: Path, strategy: str, step: str, n: int = 1, engine: str = "pyarrow") -> bool:
-    """Run the merge in a process of its own that dies at a step; False if it never came there that often."""
+def kill_at_step(target: Path, strategy: str, step: str, n: int = 1, engine: str = "pyarrow") -> bool:
+    """Kill a merge process at the n-th occurrence of a step; return False if the process ends before."""
     child = ChildProcess("faults.directory_merges", json.dumps([str(target), strategy, engine, step, n]))
     _, err = child.communicate(timeout=120)
     assert child.returncode in (0, -signal.SIGKILL), err
@@ -51,7 +51,7 @@ def assert_nothing_is_left(target: Path) -> None:
 @pytest.mark.parametrize("strategy", AFTER)
 @pytest.mark.parametrize("step", UNDONE)
 def test_merge_killed_before_its_journal_is_undone(target: Path, strategy: str, step: str) -> None:
-    assert killed(target, strategy, step)
+    assert kill_at_step(target, strategy, step)
     assert rows(target) == BEFORE  # also before recovery
     assert directory_merge.recover(target) == ("undone" if step == "swap.staged" else None)
     assert rows(target) == BEFORE
@@ -62,7 +62,7 @@ def test_merge_killed_before_its_journal_is_undone(target: Path, strategy: str, 
 @pytest.mark.parametrize("step", FINISHED)
 def test_merge_killed_after_its_journal_is_finished_by_recovery(target: Path, strategy: str, step: str) -> None:
     n = 0
-    while killed(target, strategy, step, n := n + 1):
+    while kill_at_step(target, strategy, step, n := n + 1):
         assert directory_merge.recover(target) == "finished"
         assert rows(target) == AFTER[strategy]
         assert_nothing_is_left(target)
@@ -75,7 +75,7 @@ def test_merge_killed_after_its_journal_is_finished_by_recovery(target: Path, st
 
 @pytest.mark.parametrize("step", failpoints.SWAP_STEPS)
 def test_next_merge_recovers_an_interrupted_merge(target: Path, step: str) -> None:
-    assert killed(target, "full_merge", step)
+    assert kill_at_step(target, "full_merge", step)
     empty = pa.table({"id": pa.array([], pa.int64()), "word": pa.array([], pa.string())})
     stats = penstock.merge_parquet_dataset_pyarrow(empty, target, "id")
     expected = BEFORE if step in UNDONE else AFTER["full_merge"]
@@ -89,16 +89,17 @@ def test_killed_recovery_can_be_repeated(target: Path) -> None:
         ("upsert", ["swap.moved", "swap.moved", "swap.done"]),
         ("full_merge", ["swap.moved", "swap.removed", "swap.removed", "swap.done"]),
     ):
-        assert killed(target, strategy, "swap.journaled")
+        assert kill_at_step(target, strategy, "swap.journaled")
         for n, step in enumerate(steps):
-            assert killed(target, "upsert", step, 1 + (n == 1 and step == "swap.moved"))  # it finishes that one first
+            # it first finishes the interrupted merge
+            assert kill_at_step(target, "upsert", step, 1 + (n == 1 and step == "swap.moved"))
         directory_merge.recover(target)
         assert rows(target) == AFTER[strategy]
     assert_nothing_is_left(target)
 
 
 def test_dry_run_does_not_recover(target: Path) -> None:
-    assert killed(target, "upsert", "swap.journaled")
+    assert kill_at_step(target, "upsert", "swap.journaled")
     with pytest.raises(Unavailable, match="--recover"):
         directory_merge.merge(pa.table({"id": [1], "word": ["x"]}), target, "id", dry_run=True)
     assert directory_merge.recover(target) == "finished"
@@ -215,7 +216,7 @@ def test_symbolic_link_and_its_target_are_one_directory(target: Path, tmp_path: 
 
 
 def test_journal_of_a_replaced_directory_is_not_applied(target: Path) -> None:
-    assert killed(target, "upsert", "swap.journaled")
+    assert kill_at_step(target, "upsert", "swap.journaled")
     target.rename(target.with_name("moved"))
     prepare(target)
     with pytest.raises(Conflict, match="the directory was replaced since"):
@@ -225,14 +226,14 @@ def test_journal_of_a_replaced_directory_is_not_applied(target: Path) -> None:
 
 def test_files_keep_their_mode_and_staged_files_are_private(target: Path) -> None:
     (target / "a.parquet").chmod(0o600)
-    seen = []
+    modes = []
 
-    def look(progress: Progress) -> None:
+    def record_modes(progress: Progress) -> None:
         if progress.phase == "write" and progress.done:
-            seen.append((target.parent / ".data.penstock").stat().st_mode & 0o777)
+            modes.append((target.parent / ".data.penstock").stat().st_mode & 0o777)
 
-    directory_merge.merge(pa.table({"id": [2], "word": ["x"]}), target, "id", progress=look)
-    assert set(seen) == {0o700}
+    directory_merge.merge(pa.table({"id": [2], "word": ["x"]}), target, "id", progress=record_modes)
+    assert set(modes) == {0o700}
     assert (target / "a.parquet").stat().st_mode & 0o777 == 0o600
 
 

@@ -1,4 +1,4 @@
-"""One tenant attacks a server; another tenant is served, and the memory of the server stays bounded."""
+"""One tenant attacks a server: the server still serves another tenant, and its memory stays bounded."""
 
 import threading
 import urllib.error
@@ -15,15 +15,15 @@ from faults.attacks import ABANDONED, ARROW, ATTACKS, HELD, Attacker
 from faults.bystander import Bystander
 from faults.overload_server import (
     MIB,
-    PATIENCE_SECONDS,
     REQUEST_MEMORY,
+    TIMEOUT_SECONDS,
     MemorySampler,
     OverloadServer,
     overload_server,
     wait_for,
 )
 
-_REFUSALS = {"400", "401", "403", "404", "408", "409", "413", "414", "415", "429", "431", "503"}
+_REJECTIONS = {"400", "401", "403", "404", "408", "409", "413", "414", "415", "429", "431", "503"}
 _SUCCESSES = {"200", "201", "202", "OK", HELD, ABANDONED}
 _CODES = {
     "INVALID_ARGUMENT", "UNAUTHENTICATED", "PERMISSION_DENIED", "NOT_FOUND", "ALREADY_EXISTS", "ABORTED",
@@ -85,7 +85,9 @@ def test_overload_by_one_tenant_leaves_another_tenant_served(
             thread.join()
         attacked_server.wait_until_idle()
     assert attacker.outcomes, "no request was sent"
-    unexpected = {outcome for outcome in attacker.outcomes if outcome.split()[0] not in _SUCCESSES | _REFUSALS | _CODES}
+    unexpected = {
+        outcome for outcome in attacker.outcomes if outcome.split()[0] not in _SUCCESSES | _REJECTIONS | _CODES
+    }
     assert unexpected == set(), attacker.outcomes
     bound = start_bytes + REQUEST_MEMORY + attack.working_bytes + _OVERHEAD_BYTES
     assert sampler.peak_bytes <= bound, (sampler.peak_bytes // MIB, bound // MIB, attacker.outcomes)
@@ -107,7 +109,7 @@ def test_overload_logs_no_unexpected_exception(attacked_server: OverloadServer) 
 
 
 def test_readers_that_stall_until_the_server_aborts_leave_no_memory_and_no_connection(tmp_path: Path) -> None:
-    """The connections are not closed by their clients: the server must not keep what they do not receive."""
+    """The clients do not close the connections: the server must release the responses that they do not receive."""
     settings = {"PENSTOCK_HTTP_ANSWER_SECONDS": "5"}
     with overload_server(tmp_path, "--no-ui", **settings) as server, MemorySampler(server) as sampler:
         attacker = Attacker(server)
@@ -121,20 +123,20 @@ def test_readers_that_stall_until_the_server_aborts_leave_no_memory_and_no_conne
                 for _ in range(50):
                     stack.enter_context(attacker.connect(request, receive_bytes=4_096))
                     stack.enter_context(attacker.connect(page * 4, receive_bytes=4_096))
-                # Connections of the catalog and files of threads are opened meanwhile.
+                # The catalog opens connections, and threads open files, at the same time.
                 wait_for(lambda: server.open_files() <= start_files + 40, server.open_files)
         server.wait_until_idle()
         assert sampler.peak_bytes <= start_bytes + REQUEST_MEMORY + _OVERHEAD_BYTES, sampler.peak_bytes // MIB
         assert [line for line in server.log_lines() if line["level"] in ("error", "critical")] == []
 
 
-def test_pages_that_never_connect_are_refused_and_other_requests_served(tmp_path: Path) -> None:
+def test_pages_that_never_connect_are_rejected_and_other_requests_served(tmp_path: Path) -> None:
     with overload_server(tmp_path) as server, MemorySampler(server) as sampler:
         outcomes = Counter[int]()
 
         def open_page(_n: int) -> None:
             try:
-                with urllib.request.urlopen(f"http://{server.http}/ui/", timeout=PATIENCE_SECONDS) as response:
+                with urllib.request.urlopen(f"http://{server.http}/ui/", timeout=TIMEOUT_SECONDS) as response:
                     outcomes[response.status] += 1
             except urllib.error.HTTPError as error:
                 outcomes[error.code] += 1
@@ -144,7 +146,7 @@ def test_pages_that_never_connect_are_refused_and_other_requests_served(tmp_path
         with ThreadPoolExecutor(8) as pool:
             pages = [pool.submit(open_page, n) for n in range(400)]
             for path in ("/healthz", "/readyz"):
-                with urllib.request.urlopen(f"http://{server.http}{path}", timeout=PATIENCE_SECONDS) as response:
+                with urllib.request.urlopen(f"http://{server.http}{path}", timeout=TIMEOUT_SECONDS) as response:
                     assert response.status == 200
             for page in pages:
                 page.result()

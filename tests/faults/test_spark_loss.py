@@ -1,6 +1,6 @@
 """Kill the Java process of Spark before, during and between runs: in Python, in `penstock worker` and in `penstock serve`.
 
-Every test starts Spark in a process of its own. No other test loses its session.
+Every test starts Spark in a separate process, so no other test loses its session.
 """
 
 import json
@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 import penstock
-from cli.test_worker import messages, working
+from cli.test_worker import messages, run_worker
 from penstock.lake import Lake
 from penstock.service.pipelines.run_worker import RunWorker
 from rest.test_serve import served
@@ -27,10 +27,10 @@ from support import spark_sessions
 from support.cli_runner import CliRunner
 from support.spark_sessions import java_children
 
-PATIENCE = 240.0  # seconds, on a busy machine
+TIMEOUT_SECONDS = 240.0  # seconds, on a busy machine
 SPARK = {"PENSTOCK_SPARK_MASTER": "local[1]", "PENSTOCK_SPARK_CONF": "spark.driver.memory=512m"}
-# The first Spark job of a run prints that it began, and goes on when there is a file `go`.
-HELD_JOB = (
+# The first Spark job of a run prints that it began, and continues when the file `go` exists.
+HOLD_FIRST_JOB = (
     "import os, time; from penstock.engines.spark import append; write = append._write_files; "
     "append._write_files = lambda *args: (print('begun', flush=True), "
     "[time.sleep(0.01) for _ in iter(lambda: os.path.exists('go'), True)], write(*args))[-1]"
@@ -40,11 +40,11 @@ T = TypeVar("T")
 
 
 @pytest.fixture
-def lake(shell: CliRunner) -> Iterator[Lake]:
+def lake(cli: CliRunner) -> Iterator[Lake]:
     if spark_sessions.java() is None:
         pytest.skip("NOT TESTED: Java is not installed: no Spark was killed")
-    shell.env |= SPARK
-    with penstock.open(shell.folder / "lake") as lake:
+    cli.env |= SPARK
+    with penstock.open(cli.folder / "lake") as lake:
         lake.create("demo.rows", {"id": [1, 2, 3]})
         lake.create("demo.all", {"id": [0]})
         yield lake
@@ -56,7 +56,7 @@ def append_definition(lake: Lake) -> dict[str, Any]:
     return {"name": "grow", "working": {"dataset_id": str(lake.dataset("demo.all").id)}, "operations": [append]}
 
 
-def until(condition: Callable[[], T], seconds: float = PATIENCE) -> T:
+def wait_until(condition: Callable[[], T], seconds: float = TIMEOUT_SECONDS) -> T:
     """Wait until a condition holds, and return its value."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
@@ -69,28 +69,28 @@ def kill_java(parent: int) -> None:
     """Kill the Java process of a process, and wait until it is gone."""
     (java,) = java_children(parent)
     os.kill(java, signal.SIGKILL)
-    until(lambda: java not in java_children(parent))
+    wait_until(lambda: java not in java_children(parent))
 
 
 # -- Python -----------------------------------------------------------------------------------------------------------
 
 
-def test_pipeline_run_with_killed_java_is_executed_again(shell: CliRunner, lake: Lake) -> None:
+def test_pipeline_run_with_killed_java_is_executed_again(cli: CliRunner, lake: Lake) -> None:
     definition = json.dumps(append_definition(lake))
     process = subprocess.run(
         [sys.executable, "-c", LOSS_SCRIPT, definition],
-        env={**shell.env, "PYTHONPATH": str(Path(__file__).parents[1])},
+        env={**cli.env, "PYTHONPATH": str(Path(__file__).parents[1])},
         capture_output=True,
         text=True,
-        timeout=2 * PATIENCE,
+        timeout=2 * TIMEOUT_SECONDS,
     )
     assert process.returncode == 0, process.stderr
     assert "Traceback" not in process.stderr
     result = json.loads(process.stdout.splitlines()[-1])
     assert result["rows_after"] == [4, 7]  # killed before the run, and during it
-    lost = result["lost"]
-    assert (lost["kind"], lost["reason"], lost["operation_order"]) == ("Unavailable", "spark_lost", 0)
-    assert "spark.driver.memory" in lost["message"]
+    lost_error = result["lost"]
+    assert (lost_error["kind"], lost_error["reason"], lost_error["operation_order"]) == ("Unavailable", "spark_lost", 0)
+    assert "spark.driver.memory" in lost_error["message"]
     assert result["merged"] == {"inserted": 1, "updated": 0, "deleted": 0}  # with the next session
     assert result["record"]["state"] == "failed"
     assert result["record"]["error"]["error"]["code"] == "SPARK_LOST"
@@ -147,27 +147,27 @@ with penstock.open() as lake:
 # -- penstock worker --------------------------------------------------------------------------------------------------
 
 
-def test_worker_with_killed_java_recovers_and_executes_runs(shell: CliRunner, lake: Lake) -> None:
+def test_worker_with_killed_java_recovers_and_executes_runs(cli: CliRunner, lake: Lake) -> None:
     submitter = RunWorker(lake._workspace, takes_queued_runs=False)
     definition = lake.pipeline(append_definition(lake)).definition
     first = submitter.submit(lake.caller, definition).run.id
-    with working(shell, "--at-once", "1", before=HELD_JOB) as process:
+    with run_worker(cli, "--at-once", "1", before=HOLD_FIRST_JOB) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.readline() == b"begun\n"
         kill_java(process.pid)  # during the run
         Path("go").touch()
-        until(lambda: record(lake, first).ended_at)
+        wait_until(lambda: record(lake, first).ended_at)
         assert (record(lake, first).state, tries(lake, first)) == ("succeeded", 1)
         kill_java(process.pid)  # between runs
         for message in ("not ready: spark: ", "ready: spark"):
             while not any(line.startswith(message) for line in messages(process.stderr.readline())):
                 assert process.poll() is None
         second = submitter.submit(lake.caller, definition).run.id
-        until(lambda: record(lake, second).ended_at)
+        wait_until(lambda: record(lake, second).ended_at)
         assert (record(lake, second).state, tries(lake, second)) == ("succeeded", 1)
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=PATIENCE)
+        process.communicate(timeout=TIMEOUT_SECONDS)
         assert process.returncode == 0
     assert lake.dataset("demo.all").version == 3
 
@@ -175,15 +175,11 @@ def test_worker_with_killed_java_recovers_and_executes_runs(shell: CliRunner, la
 # -- penstock serve ---------------------------------------------------------------------------------------------------
 
 
-def test_serve_without_working_spark_is_not_ready_and_takes_no_runs(
-    shell: CliRunner, lake: Lake, tmp_path: Path
-) -> None:
+def test_serve_without_working_spark_is_not_ready_and_takes_no_runs(cli: CliRunner, lake: Lake, tmp_path: Path) -> None:
     program = spark_sessions.java()
     assert program is not None
     real, home = Path(program).resolve().parents[1], tmp_path / "java-home"
-    with served(
-        shell.folder, "--dev", "--http-port", "0", "--workspace", "lake", JAVA_HOME=str(home), **SPARK
-    ) as server:
+    with served(cli.folder, "--dev", "--http-port", "0", "--workspace", "lake", JAVA_HOME=str(home), **SPARK) as server:
         http = httpx.Client(base_url=server.address(), timeout=60)
         lines = list[str]()
         assert server.process.stderr is not None
@@ -191,9 +187,9 @@ def test_serve_without_working_spark_is_not_ready_and_takes_no_runs(
         reader.start()
 
         def spark_state() -> str:
-            answer = http.get("/readyz").json()
-            assert (answer.get("status") == "ready") == (answer["parts"]["spark"] == "ok")
-            return str(answer["parts"]["spark"])
+            response = http.get("/readyz").json()
+            assert (response.get("status") == "ready") == (response["parts"]["spark"] == "ok")
+            return str(response["parts"]["spark"])
 
         def run_is(state: str) -> bool:
             return bool(http.get(f"/runs/{run}").json()["state"] == state)
@@ -203,22 +199,22 @@ def test_serve_without_working_spark_is_not_ready_and_takes_no_runs(
         run = http.post(f"/pipelines/{pipeline}/runs").json()["id"]
         assert run_is("queued")
         home.symlink_to(real)
-        until(lambda: spark_state() == "ok")
-        until(lambda: run_is("succeeded"))
+        wait_until(lambda: spark_state() == "ok")
+        wait_until(lambda: run_is("succeeded"))
 
         home.unlink()
         kill_java(server.process.pid)
         assert spark_state() in ("spark_lost", "missing_java")
-        until(lambda: spark_state() == "missing_java")
+        wait_until(lambda: spark_state() == "missing_java")
         run = http.post(f"/pipelines/{pipeline}/runs").json()["id"]
         assert run_is("queued")
         home.symlink_to(real)
-        until(lambda: spark_state() == "ok")
-        until(lambda: run_is("succeeded"))
+        wait_until(lambda: spark_state() == "ok")
+        wait_until(lambda: run_is("succeeded"))
         http.close()
         server.process.send_signal(signal.SIGTERM)
-        reader.join(PATIENCE)
-        assert server.process.wait(PATIENCE) == 0
+        reader.join(TIMEOUT_SECONDS)
+        assert server.process.wait(TIMEOUT_SECONDS) == 0
     log = [json.loads(line) for line in lines]
     assert [line["message"] for line in log].count("run started") == 2
     assert [line for line in log if "Traceback" in json.dumps(line)] == []

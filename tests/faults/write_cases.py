@@ -1,4 +1,4 @@
-"""The writes that are failed and killed, and what they leave when they are whole."""
+"""Write cases for fault tests, with their results."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -17,28 +17,28 @@ from penstock.service.datasets.streaming_inserts import InsertService
 
 ROW = {"id": [99], "word": ["risky"]}
 
-Picture = dict[str, tuple[int, list[int]]]  # dataset → version and ids
+Contents = dict[str, tuple[int, list[int]]]  # dataset → version and ids
 
 
 def prepare(lake: Lake) -> None:
     for name in ("demo.one", "demo.other"):
         lake.create(name, {"id": [1], "word": ["a"]}).append({"id": [2], "word": ["b"]})
     lake.create("demo.marked", {"id": [1, 2, 3, 4], "word": ["a", "b", "c", "d"]})
-    _marking(lake).delete([2])
+    _marked_dataset(lake).delete([2])
 
 
-BEFORE: Picture = {"demo.marked": (2, [1, 3, 4]), "demo.one": (2, [1, 2]), "demo.other": (2, [1, 2])}
+BEFORE: Contents = {"demo.marked": (2, [1, 3, 4]), "demo.one": (2, [1, 2]), "demo.other": (2, [1, 2])}
 
 
-def _marking(lake: Lake) -> Dataset:
+def _marked_dataset(lake: Lake) -> Dataset:
     """Return a dataset whose file has a deletion vector; edits extend it."""
     lake._workspace.edit_policy = EditPolicy(EditMode.MARK)
     return lake.dataset("demo.marked")
 
 
-def newcomer(lake: Lake) -> Lake:
+def new_tenant_lake(lake: Lake) -> Lake:
     """Return a lake of a tenant that has never written."""
-    return Lake(lake._workspace, replace(lake.caller, tenant=uuid5(lake.caller.tenant, "newcomer")), lake._folder)
+    return Lake(lake._workspace, replace(lake.caller, tenant=uuid5(lake.caller.tenant, "new tenant")), lake._folder)
 
 
 def _pair(lake: Lake) -> Any:
@@ -49,7 +49,7 @@ def _pair(lake: Lake) -> Any:
 
 
 def _insert(lake: Lake) -> Any:
-    """Through staged files; what is small enough to be committed with others is struck as a group elsewhere."""
+    """Insert through staged files. `group_commit_writes` has the inserts that are small enough for a group commit."""
     ds, rows = lake.dataset("demo.one"), pa.RecordBatch.from_pydict(ROW)
     with closing(InsertService(lake._workspace, small_rows=0)) as inserts:
         insertion = inserts.begin(lake.caller, ds.id, rows.schema, key="k")
@@ -58,50 +58,50 @@ def _insert(lake: Lake) -> Any:
 
 
 def _update(lake: Lake) -> Any:
-    """Rows of two files."""
+    """Update rows of two files."""
     rows = pa.table({"id": [99, 1], "word": ["risky", "changed"]})
-    where = lake._workspace, lake.caller, lake.dataset("demo.one").id
-    return row_edits.update(*where, pa.array([2, 1]), rows, key="k").receipt
+    target = lake._workspace, lake.caller, lake.dataset("demo.one").id
+    return row_edits.update(*target, pa.array([2, 1]), rows, key="k").receipt
 
 
 def _create(lake: Lake) -> Any:
-    there = lake._workspace, newcomer(lake).caller, DatasetName("demo", "new")
-    return write.create(*there, pa.schema([("id", pa.int64())]), open_reader({"id": [99]}), key="k")
+    target = lake._workspace, new_tenant_lake(lake).caller, DatasetName("demo", "new")
+    return write.create(*target, pa.schema([("id", pa.int64())]), open_reader({"id": [99]}), key="k")
 
 
 @dataclass(frozen=True)
-class Write:
+class WriteCase:
     run: Callable[[Lake], Any]
-    leaves: Picture
+    changes: Contents
     writes_files: bool = True
-    after: Picture = field(init=False)
+    after: Contents = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "after", BEFORE | self.leaves)
+        object.__setattr__(self, "after", BEFORE | self.changes)
 
     def state(self, lake: Lake) -> str:
-        """whole or absent; anything else is a broken promise."""
-        seen = picture(lake)
-        assert seen in (BEFORE, self.after)
-        return "absent" if seen == BEFORE else "whole"
+        """Return `complete` or `absent`; assert that the write is not partial."""
+        current = contents(lake)
+        assert current in (BEFORE, self.after)
+        return "absent" if current == BEFORE else "complete"
 
 
 WRITES = {
-    "append": Write(
+    "append": WriteCase(
         lambda lake: lake.dataset("demo.one").append(ROW, idempotency_key="k"), {"demo.one": (3, [1, 2, 99])}
     ),
-    "insert": Write(_insert, {"demo.one": (3, [1, 2, 99])}),
-    "pair": Write(_pair, {"demo.one": (3, [1, 2, 99]), "demo.other": (3, [99])}),
-    "create": Write(_create, {"demo.new": (1, [99])}),
-    "overwrite": Write(
+    "insert": WriteCase(_insert, {"demo.one": (3, [1, 2, 99])}),
+    "pair": WriteCase(_pair, {"demo.one": (3, [1, 2, 99]), "demo.other": (3, [99])}),
+    "create": WriteCase(_create, {"demo.new": (1, [99])}),
+    "overwrite": WriteCase(
         lambda lake: lake.dataset("demo.other").overwrite(ROW, idempotency_key="k"), {"demo.other": (3, [99])}
     ),
-    "alter": Write(
+    "alter": WriteCase(
         lambda lake: lake.dataset("demo.one").alter(add={"more": "int64"}, idempotency_key="k"),
         {"demo.one": (3, [1, 2])},
         writes_files=False,
     ),
-    "merge": Write(
+    "merge": WriteCase(
         lambda lake: (
             lake.dataset("demo.one")
             .merge({"id": [2, 99], "word": ["changed", "risky"]}, "id", engine="pyarrow", idempotency_key="k")
@@ -109,42 +109,42 @@ WRITES = {
         ),
         {"demo.one": (3, [1, 2, 99])},
     ),
-    "update": Write(_update, {"demo.one": (3, [1, 99])}),
-    "marked update": Write(
-        lambda lake: _marking(lake).update([3], {"id": [99], "word": ["risky"]}, idempotency_key="k").receipt,
+    "update": WriteCase(_update, {"demo.one": (3, [1, 99])}),
+    "marked update": WriteCase(
+        lambda lake: _marked_dataset(lake).update([3], {"id": [99], "word": ["risky"]}, idempotency_key="k").receipt,
         {"demo.marked": (3, [1, 4, 99])},
     ),
-    "marked delete": Write(
-        lambda lake: _marking(lake).delete([3, 4], idempotency_key="k").receipt,
+    "marked delete": WriteCase(
+        lambda lake: _marked_dataset(lake).delete([3, 4], idempotency_key="k").receipt,
         {"demo.marked": (3, [1])},
         writes_files=False,
     ),
-    "last rows": Write(
-        lambda lake: _marking(lake).delete([1, 3, 4], idempotency_key="k").receipt,
+    "last rows": WriteCase(
+        lambda lake: _marked_dataset(lake).delete([1, 3, 4], idempotency_key="k").receipt,
         {"demo.marked": (3, [])},
         writes_files=False,
     ),
-    "marked merge": Write(
+    "marked merge": WriteCase(
         lambda lake: (
-            _marking(lake)
+            _marked_dataset(lake)
             .merge({"id": [3, 99], "word": ["changed", "risky"]}, "id", engine="pyarrow", idempotency_key="k")
             .receipt
         ),
         {"demo.marked": (3, [1, 3, 4, 99])},
     ),
-    "fold": Write(
+    "fold": WriteCase(
         lambda lake: lake.dataset("demo.marked").compact(idempotency_key="k"), {"demo.marked": (3, [1, 3, 4])}
     ),
-    "compact": Write(lambda lake: lake.dataset("demo.one").compact(idempotency_key="k"), {"demo.one": (3, [1, 2])}),
+    "compact": WriteCase(lambda lake: lake.dataset("demo.one").compact(idempotency_key="k"), {"demo.one": (3, [1, 2])}),
 }
 
 
-def picture(lake: Lake) -> Picture:
-    """Everything there is, read in full."""
-    seen: Picture = {}
-    for whose in (lake, newcomer(lake)):
-        for at in whose.datasets():
-            read = at.to_arrow(["id"], row_ids=True)
-            assert read.num_rows == at.num_rows
-            seen[at.name] = at.version, sorted(read["id"].to_pylist())
-    return seen
+def contents(lake: Lake) -> Contents:
+    """Read all rows of all datasets."""
+    result: Contents = {}
+    for lake_ in (lake, new_tenant_lake(lake)):
+        for dataset in lake_.datasets():
+            rows = dataset.to_arrow(["id"], row_ids=True)
+            assert rows.num_rows == dataset.num_rows
+            result[dataset.name] = dataset.version, sorted(rows["id"].to_pylist())
+    return result

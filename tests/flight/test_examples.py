@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 
 import penstock
-from conftest import not_tested
+from conftest import skip_untested
 from flight.raw_client import OTHER_TENANT, SECRET, TENANT, token
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "flight"
@@ -72,16 +72,16 @@ def _check_output(command: Sequence[str], address: str, tenant: UUID) -> None:
 def _compile_go_example(folder: Path) -> str:
     subject = "the Flight client in Go was not run"
     if (go := shutil.which("go")) is None:
-        not_tested(subject, "Go is not installed (https://go.dev/dl)")
+        skip_untested(subject, "Go is not installed (https://go.dev/dl)")
     module, env = EXAMPLES / "go", {**os.environ, **GO_ENVIRONMENT}
     try:
         download = subprocess.run(
             [go, "mod", "download"], cwd=module, env=env, capture_output=True, text=True, timeout=FETCH_TIMEOUT_SECONDS
         )
     except subprocess.TimeoutExpired:
-        not_tested(subject, f"Go's modules were not fetched within {FETCH_TIMEOUT_SECONDS} seconds")
+        skip_untested(subject, f"Go's modules were not fetched within {FETCH_TIMEOUT_SECONDS} seconds")
     if download.returncode:
-        not_tested(subject, f"Go's modules cannot be fetched ({_first_line(download.stderr)})")
+        skip_untested(subject, f"Go's modules cannot be fetched ({_first_line(download.stderr)})")
     program = folder / "flight"
     build = subprocess.run([go, "build", "-o", str(program), "."], cwd=module, env=env, capture_output=True, text=True)
     assert build.returncode == 0, build.stderr

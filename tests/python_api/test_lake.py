@@ -94,7 +94,7 @@ def test_write_progress_error_stops_the_write(name: str, three_rows: Dataset) ->
 
 
 FOUR = {"id": [4], "word": ["four"]}
-HOLDERS: dict[str, Callable[[], object]] = {
+ROW_SOURCES: dict[str, Callable[[], object]] = {
     "table": lambda: pa.table(FOUR),
     "batch": lambda: pa.record_batch(FOUR),
     "reader": lambda: pa.table(FOUR).to_reader(),
@@ -107,11 +107,11 @@ HOLDERS: dict[str, Callable[[], object]] = {
 }
 
 
-@pytest.mark.parametrize("holder", HOLDERS)
-def test_append_accepts_every_row_source(sqlite_workspace: WorkspaceFixture, holder: str) -> None:
+@pytest.mark.parametrize("source", ROW_SOURCES)
+def test_append_accepts_every_row_source(sqlite_workspace: WorkspaceFixture, source: str) -> None:
     with sqlite_workspace.open() as lake:
         ds = lake.create("demo.numbers", {"id": [1], "word": ["one"]})
-        ds.append(HOLDERS[holder]())
+        ds.append(ROW_SOURCES[source]())
         assert ds.to_arrow().to_pydict() == {"id": [1, 4], "word": ["one", "four"]}
 
 
@@ -130,10 +130,10 @@ def test_append_of_a_file_uses_the_dataset_types(lake: Lake, tmp_path: Path) -> 
 
 
 def test_append_of_an_unknown_source_is_rejected(three_rows: Dataset) -> None:
-    for nonsense in (42, object(), [1, 2], {"id": 3}):
-        with pytest.raises(Invalid) as caught:
-            three_rows.append(nonsense)
-        assert caught.value.reason == "unsupported_source"
+    for unknown_source in (42, object(), [1, 2], {"id": 3}):
+        with pytest.raises(Invalid) as raised:
+            three_rows.append(unknown_source)
+        assert raised.value.reason == "unsupported_source"
 
 
 def test_dataset_repr_shows_version_rows_and_columns(three_rows: Dataset) -> None:
@@ -150,9 +150,9 @@ def test_dataset_html_escapes_names(lake: Lake) -> None:
 
 
 def test_dataset_version_is_immutable(three_rows: Dataset) -> None:
-    held = three_rows.current()
+    snapshot = three_rows.current()
     three_rows.append({"id": [4], "word": ["four"]})
-    assert (held.num_rows, held.to_arrow().num_rows, three_rows.num_rows) == (3, 3, 4)
+    assert (snapshot.num_rows, snapshot.to_arrow().num_rows, three_rows.num_rows) == (3, 3, 4)
 
 
 def test_to_arrow_selects_columns_and_rows(three_rows: Dataset) -> None:
@@ -162,9 +162,9 @@ def test_to_arrow_selects_columns_and_rows(three_rows: Dataset) -> None:
     with pytest.raises(Invalid, match="The list of columns is empty"):
         three_rows.to_arrow([])
     for bad in (lambda: three_rows.to_arrow(["nope"]), lambda: three_rows.to_arrow(where="nope = 1")):
-        with pytest.raises(Invalid) as caught:
+        with pytest.raises(Invalid) as raised:
             bad()
-        assert caught.value.context["column"] == "nope"
+        assert raised.value.context["column"] == "nope"
 
 
 def test_alter_reads_old_files_with_the_new_schema(lake: Lake) -> None:
@@ -227,9 +227,9 @@ def test_dataset_without_row_ids_has_no_rowid_column(lake: Lake) -> None:
     ds.append({"id": [2]})
     ds.compact()
     assert ds.to_arrow()["id"].to_pylist() == [1, 2]
-    with pytest.raises(Unsupported) as caught:
+    with pytest.raises(Unsupported) as raised:
         ds.to_arrow(row_ids=True)
-    assert caught.value.reason == "missing_row_ids"
+    assert raised.value.reason == "missing_row_ids"
 
 
 def test_open_accepts_paths_with_special_characters(tmp_path: Path) -> None:
@@ -252,8 +252,8 @@ def test_append_on_a_full_disk_reports_the_cause(tmp_path: Path) -> None:
         "try: ds.append({'id': list(range(0, 9_000_000, 7))})\n"
         "except penstock.Unavailable as e: print(e.reason)"
     )
-    done = subprocess.run([sys.executable, "-c", code, location.folder], capture_output=True, text=True)
-    assert done.stdout == "storage_failed\n", done.stderr
+    completed = subprocess.run([sys.executable, "-c", code, location.folder], capture_output=True, text=True)
+    assert completed.stdout == "storage_failed\n", completed.stderr
     with location.open() as lake:
         assert lake.dataset("demo.x").version == 1
         store = lake._workspace.store
@@ -269,21 +269,21 @@ def test_open_missing_workspace_names_the_init_command(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"format": 1}', '{"format": 1, "tenant": "x"}'])
 def test_open_broken_workspace_file_is_rejected(tmp_path: Path, content: str) -> None:
     (tmp_path / "penstock.json").write_text(content)
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(Invalid) as raised:
         penstock.open(tmp_path)
-    assert caught.value.reason == "broken_workspace"
+    assert raised.value.reason == "broken_workspace"
 
 
 # -- queries -----------------------------------------------------------------------------------------------------------
 
 TEAMS = [{"team": "a", "points": 1}, {"team": "b", "points": 2}, {"team": "b", "points": None}]
-PROMISE = [{"name": "team", "type": "string"}, {"name": "points", "type": "number"}]
+RESULT_FIELDS = [{"name": "team", "type": "string"}, {"name": "points", "type": "number"}]
 
 
-def registered(lake: Lake, sql: str, **members: object) -> str:
-    """The name of a query over three rows, of which the last has no points."""
+def register_query(lake: Lake, sql: str, **members: object) -> str:
+    """Register a query over three rows, the last without points, and return its name."""
     lake.create("game.scores", pa.Table.from_pylist(TEAMS))
-    payload = {"name": "scores", "type_id": gts.QUERY_RETURNS, "fields": PROMISE}
+    payload = {"name": "scores", "type_id": gts.QUERY_RETURNS, "fields": RESULT_FIELDS}
     schema = schemas.create(lake._workspace, lake.caller, payload).id
     query = {"name": "scores", "sql": sql, "returns_schema_id": str(schema), **members}
     return query_definitions.create(
@@ -296,7 +296,7 @@ A_TEAM = [{"name": "team", "type": "string", "required": False}]
 
 
 def test_query_run_applies_parameters_and_options(lake: Lake) -> None:
-    query = lake.query(registered(lake, OF_TEAM, parameters=A_TEAM))
+    query = lake.query(register_query(lake, OF_TEAM, parameters=A_TEAM))
     assert query.run(team="b").rows == TEAMS[1:2]
     assert query.run({"$orderby": "points desc"}).rows == [TEAMS[1], TEAMS[0]]
     page = query.run({"$top": 1, "$count": True, "$select": "points"})
@@ -308,25 +308,25 @@ def test_query_run_applies_parameters_and_options(lake: Lake) -> None:
         ({"top": 1}, {}, "unknown_option"),
         ({}, {"teams": "b"}, "bad_parameters"),
     ):
-        with pytest.raises(Invalid) as caught:
+        with pytest.raises(Invalid) as raised:
             query.run(options, **parameters)
-        assert caught.value.reason == reason
+        assert raised.value.reason == reason
     with pytest.raises(NotFound):
         lake.query("nothing")
 
 
 def test_register_failure_leaves_no_result_schema(lake: Lake) -> None:
     lake.create("game.scores", {"team": ["a", "b"], "points": [3, 5]})
-    sums = "SELECT team, sum(points) AS total FROM game.scores WHERE points > $least GROUP BY team"
+    sql = "SELECT team, sum(points) AS total FROM game.scores WHERE points > $min_points GROUP BY team"
     fields = [{"name": "team", "type": "string"}, {"name": "total", "type": "number"}]
-    least = [{"name": "least", "type": "number", "default": 0}]
-    with pytest.raises(Invalid) as caught:
-        lake.register("sums", sums.replace("AS total", "AS sum"), fields, least)
-    assert caught.value.reason == "query_does_not_fit"
-    query = lake.register("sums", sums, fields, least)  # the refusal has left nothing of that name
-    assert query.run(least=3).rows == [{"team": "b", "total": 5}]
-    again = lake.register("sums of some", sums, query.current().draft.returns_schema_id, least)
-    assert again.run().num_rows == 2
+    parameters = [{"name": "min_points", "type": "number", "default": 0}]
+    with pytest.raises(Invalid) as raised:
+        lake.register("sums", sql.replace("AS total", "AS sum"), fields, parameters)
+    assert raised.value.reason == "query_does_not_fit"
+    query = lake.register("sums", sql, fields, parameters)  # the rejected query has left no entry with that name
+    assert query.run(min_points=3).rows == [{"team": "b", "total": 5}]
+    repeated = lake.register("sums of some", sql, query.current().draft.returns_schema_id, parameters)
+    assert repeated.run().num_rows == 2
 
 
 @pytest.mark.parametrize("sql", ["SELECT * FROM game.scores", "SELECT points AS p, team FROM game.scores"])
@@ -335,47 +335,47 @@ def test_files_with_a_filter_skips_files_by_statistics(lake: Lake, sql: str) -> 
     scores.append({"team": ["c"], "points": [30]})
     name = "p" if " AS p" in sql else "points"
     query = lake.register("all", sql, [{"name": "team", "type": "string"}, {"name": name, "type": "number"}])
-    (gone,) = scores.current().paths(where="points < 10")
-    Path(gone).unlink()
+    (pruned_path,) = scores.current().paths(where="points < 10")
+    Path(pruned_path).unlink()
     assert query.run({"$filter": f"{name} gt 9"}).rows[0]["team"] == "c"
     with pytest.raises(Unavailable):
         query.run({"$filter": f"{name} gt 1"})
 
 
 def test_query_result_is_read_by_pandas_and_polars(lake: Lake) -> None:
-    answer = lake.query(registered(lake, OF_TEAM, parameters=A_TEAM)).run({"$orderby": "team"})
+    result = lake.query(register_query(lake, OF_TEAM, parameters=A_TEAM)).run({"$orderby": "team"})
     expected = {"team": ["a", "b"], "points": [1, 2]}
-    assert answer.to_arrow().to_pydict() == pa.table(answer).to_pydict() == expected
-    assert answer.to_pandas().to_dict("list") == expected
-    assert polars.DataFrame(answer).to_dict(as_series=False) == expected
-    assert repr(answer) == "2 rows of game.scores version 1"
+    assert result.to_arrow().to_pydict() == pa.table(result).to_pydict() == expected
+    assert result.to_pandas().to_dict("list") == expected
+    assert polars.DataFrame(result).to_dict(as_series=False) == expected
+    assert repr(result) == "2 rows of game.scores version 1"
 
 
 def test_query_at_earlier_versions_returns_the_same_rows(lake: Lake) -> None:
-    query = lake.query(registered(lake, "SELECT team, points FROM game.scores WHERE points IS NOT NULL"))
+    query = lake.query(register_query(lake, "SELECT team, points FROM game.scores WHERE points IS NOT NULL"))
     before = query.run({"$orderby": "team"})
     lake.dataset("game.scores").append([{"team": "c", "points": 3}])
     assert (query.run().num_rows, query.run().versions) == (3, {"game.scores": 2})
-    again = query.at(before.versions).run({"$orderby": "team"})
-    assert (again.rows, again.versions) == (before.rows, {"game.scores": 1})
+    repeated = query.at(before.versions).run({"$orderby": "team"})
+    assert (repeated.rows, repeated.versions) == (before.rows, {"game.scores": 1})
     with pytest.raises(NotFound):
         query.at({"game.scores": 7}).run()
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(Invalid) as raised:
         query.at({"game.players": 1}).run()
-    assert caught.value.reason == "unread_dataset"
+    assert raised.value.reason == "unread_dataset"
 
 
 def test_query_run_with_schema_violation_returns_no_rows(lake: Lake) -> None:
-    query = lake.query(registered(lake, "SELECT * FROM game.scores"))
-    with pytest.raises(Unsupported) as caught:
+    query = lake.query(register_query(lake, "SELECT * FROM game.scores"))
+    with pytest.raises(Unsupported) as raised:
         query.run({"$orderby": "team, points"})
-    error = caught.value
+    error = raised.value
     assert (error.reason, error.context["error_count"], error.context["errors"][0]["row"]) == ("schema_mismatch", 1, 1)
     assert query.run({"$filter": "points ne null"}).num_rows == 2
 
 
 def test_sql_runs_an_unregistered_select(lake: Lake) -> None:
-    registered(lake, "SELECT * FROM game.scores")
+    register_query(lake, "SELECT * FROM game.scores")
     assert lake.sql("SELECT sum(points) AS p FROM game.scores WHERE team = $team", team="b").rows == [{"p": 2}]
     assert lake.sql("SELECT 1 AS one").versions == {}
     assert repr(lake.sql("SELECT 1 AS one")) == "1 row"
@@ -385,27 +385,38 @@ def test_query_run_above_the_row_limit_is_rejected(tmp_path: Path) -> None:
     settings = Settings(workspace=tmp_path / "lake", durable=False, query_rows=2)
     with penstock.open(create=True, settings=settings) as lake:
         assert lake.sql("SELECT * FROM range(2)").num_rows == 2
-        with pytest.raises(Invalid) as caught:
+        with pytest.raises(Invalid) as raised:
             lake.sql("SELECT * FROM range(3)")
-    assert caught.value.reason == "query_too_large"
+    assert raised.value.reason == "query_too_large"
 
 
 def test_query_run_after_close_is_rejected(sqlite_workspace: WorkspaceFixture) -> None:
     with sqlite_workspace.open() as lake:
-        query = lake.query(registered(lake, "SELECT * FROM game.scores WHERE team = 'a'"))
+        query = lake.query(register_query(lake, "SELECT * FROM game.scores WHERE team = 'a'"))
         assert query.run().rows == TEAMS[:1]
     with pytest.raises(Unavailable):
         lake._query_executor.preview(lake.caller, "SELECT 1", {})
 
 
-HEAVY = ("duckdb", "fastapi", "grpc", "nicegui", "numpy", "pandas", "pyarrow", "pyspark", "sqlalchemy", "uvicorn")
+HEAVY_MODULES = (
+    "duckdb",
+    "fastapi",
+    "grpc",
+    "nicegui",
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "pyspark",
+    "sqlalchemy",
+    "uvicorn",
+)
 
 
 @pytest.mark.parametrize(
-    "way", ["import penstock", "from penstock.cli import cli; cli(['--help'], standalone_mode=False)"]
+    "statement", ["import penstock", "from penstock.cli import cli; cli(['--help'], standalone_mode=False)"]
 )
-def test_import_and_help_load_no_heavy_modules(way: str) -> None:
-    code = f"import sys; {way}; print([module for module in {HEAVY} if module in sys.modules])"
+def test_import_and_help_load_no_heavy_modules(statement: str) -> None:
+    code = f"import sys; {statement}; print([module for module in {HEAVY_MODULES} if module in sys.modules])"
     response = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert response.splitlines()[-1] == "[]"
 
@@ -414,8 +425,8 @@ def test_errors_survive_pickling() -> None:
     import pickle
 
     error = Conflict("stale_version", "moved", dataset="a.b", base=3)
-    again = pickle.loads(pickle.dumps(error))
-    assert (type(again), again.as_dict()) == (Conflict, error.as_dict())
+    repeated = pickle.loads(pickle.dumps(error))
+    assert (type(repeated), repeated.as_dict()) == (Conflict, error.as_dict())
 
 
 def test_update_and_delete_change_rows_by_id(three_rows: Dataset, lake: Lake) -> None:
@@ -431,9 +442,9 @@ def test_update_and_delete_change_rows_by_id(three_rows: Dataset, lake: Lake) ->
     rows = three_rows.to_arrow(row_ids=True).sort_by("rowid").to_pylist()
     assert rows == [{"id": 11, "word": "eleven", "rowid": 1}, {"id": 4, "word": "four", "rowid": 4}]
     for wrong in (["x"], [1.5], [None], [2**63]):
-        with pytest.raises(penstock.Invalid) as caught:
+        with pytest.raises(penstock.Invalid) as raised:
             three_rows.delete(wrong)
-        assert caught.value.reason == "bad_row_ids"
+        assert raised.value.reason == "bad_row_ids"
     with pytest.raises(penstock.NotFound):
         three_rows.update([99], {"id": [1], "word": ["one"]})
 

@@ -8,14 +8,14 @@ LATE, MEMORY, LARGE = "query_timed_out", "query_out_of_memory", "query_too_large
 
 
 @dataclass(frozen=True)
-class Attack:
+class SandboxAttack:
     name: str
     sql: str
-    ends: tuple[str, ...]  # the reasons that it may be refused for
+    ends: tuple[str, ...]  # reasons of valid errors
 
 
-def attack(name: str, sql: str, *ends: str) -> Attack:
-    return Attack(name, sql, ends)
+def attack(name: str, sql: str, *reasons: str) -> SandboxAttack:
+    return SandboxAttack(name, sql, reasons)
 
 
 _READERS = (

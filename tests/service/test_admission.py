@@ -56,33 +56,34 @@ def test_fair_shares_of_one_or_two_units_are_available_to_one_user() -> None:
 def test_fair_shares_random_use_never_exceeds_limits(seed: int | None) -> None:
     seed = seed or Random().randrange(1 << 32)
     random = Random(seed)
-    shares, held = FairShares(40), list[tuple[Caller, int]]()
+    shares, reserved = FairShares(40), list[tuple[Caller, int]]()
     for _ in range(2_000):
-        if held and random.random() < 0.5:
-            shares.give_back(*held.pop(random.randrange(len(held))))
+        if reserved and random.random() < 0.5:
+            shares.give_back(*reserved.pop(random.randrange(len(reserved))))
         else:
             entry = caller(random.randrange(3), random.randrange(3)), random.randrange(1, 8)
             if shares.take(*entry) is None:
-                held.append(entry)
+                reserved.append(entry)
         by_user = {
-            key: sum(n for c, n in held if (c.tenant, c.user) == key) for key in {(c.tenant, c.user) for c, _ in held}
+            key: sum(n for c, n in reserved if (c.tenant, c.user) == key)
+            for key in {(c.tenant, c.user) for c, _ in reserved}
         }
-        by_tenant = {key: sum(n for c, n in held if c.tenant == key) for key in {c.tenant for c, _ in held}}
+        by_tenant = {key: sum(n for c, n in reserved if c.tenant == key) for key in {c.tenant for c, _ in reserved}}
         assert shares.used == sum(by_user.values()) <= 40, seed
         assert max(by_tenant.values(), default=0) <= 30, seed
         assert max(by_user.values(), default=0) <= 23, seed
 
 
-def test_memory_budget_refuses_before_the_limit_and_releases() -> None:
+def test_memory_budget_rejects_requests_over_the_limit_and_releases() -> None:
     budget = MemoryBudget(1600)
     with budget.reserve(A, 900) as reservation:
-        with pytest.raises(Unavailable) as refused:
+        with pytest.raises(Unavailable) as rejected:
             reservation.grow(1)
-        assert refused.value.reason == "tenant_memory_exhausted"
+        assert rejected.value.reason == "tenant_memory_exhausted"
         other = budget.reserve(B, 700)
-        with pytest.raises(Unavailable) as refused:
+        with pytest.raises(Unavailable) as rejected:
             budget.reserve(C, 1)
-        assert refused.value.reason == "memory_exhausted"
+        assert rejected.value.reason == "memory_exhausted"
         assert not other.try_grow(1)
         other.shrink(100)
         assert other.try_grow(50)
@@ -94,10 +95,10 @@ def test_memory_budget_refuses_before_the_limit_and_releases() -> None:
 
 
 def test_memory_budget_released_with_its_owner() -> None:
-    class Owner:
+    class BudgetOwner:
         pass
 
-    budget, owner = MemoryBudget(100), Owner()
+    budget, owner = MemoryBudget(100), BudgetOwner()
     budget.reserve(A, 10).release_with(owner)
     assert budget.used_bytes == 10
     del owner
@@ -115,11 +116,11 @@ def test_admission_limits_share_of_one_tenant() -> None:
             raise AssertionError("the tenant has used its share of running work")
         with admission.admit(B, 0.01):
             pass
-        done = threading.Event()
+        finished = threading.Event()
 
         def run(user: Caller) -> None:
             with admission.admit(user, LONG_SECONDS):
-                done.wait(LONG_SECONDS)
+                finished.wait(LONG_SECONDS)
 
         waiting = [pool.submit(run, user) for user in users[3:6]]
         wait_for(lambda: admission._admitted.used_by_tenant(A.tenant) == 6)
@@ -127,13 +128,13 @@ def test_admission_limits_share_of_one_tenant() -> None:
             raise AssertionError("the tenant has used its share of waiting work")
         with admission.admit(B, 0.01), pytest.raises(Unavailable, match="The server"), admission.admit(C, 0.01):
             raise AssertionError("all capacity is in use")
-        done.set()
+        finished.set()
         running.close()
         for future in waiting:
             future.result(LONG_SECONDS)
-    with ExitStack() as again:
+    with ExitStack() as stack:
         for user in (*users[:3], B):
-            again.enter_context(admission.admit(user, 0.01))
+            stack.enter_context(admission.admit(user, 0.01))
 
 
 def test_admission_cancelled_while_waiting_raises_at_once() -> None:
@@ -157,8 +158,8 @@ def test_async_admission_lets_other_tenants_pass_a_waiting_one() -> None:
         admission = AsyncAdmissionControl(capacity=4, max_waiting=8)
         order = list[str]()
 
-        async def run(name: str, who: Caller, end: asyncio.Event) -> None:
-            async with admission.admit(who, LONG_SECONDS):
+        async def run(name: str, user_caller: Caller, end: asyncio.Event) -> None:
+            async with admission.admit(user_caller, LONG_SECONDS):
                 order.append(name)
                 await end.wait()
 
@@ -182,10 +183,10 @@ def test_async_admission_weight_counts_as_several_requests() -> None:
         admission = AsyncAdmissionControl(capacity=16, max_waiting=8)
         async with admission.admit(A, 0.01, weight=1000), admission.admit(B, 0.01, weight=7):
             assert admission.running == 16
-            with pytest.raises(Unavailable) as refused:
+            with pytest.raises(Unavailable) as rejected:
                 async with admission.admit(C, 0.01):
                     raise AssertionError("it runs")
-            assert refused.value.reason == "server_busy"
+            assert rejected.value.reason == "server_busy"
         assert admission.running == 0
 
     asyncio.run(scenario())
@@ -195,8 +196,8 @@ def test_async_admission_waiting_is_bounded_and_cancellable() -> None:
     async def scenario() -> None:
         admission = AsyncAdmissionControl(capacity=1, max_waiting=4)
 
-        async def run(who: Caller) -> None:
-            async with admission.admit(who, LONG_SECONDS):
+        async def run(user_caller: Caller) -> None:
+            async with admission.admit(user_caller, LONG_SECONDS):
                 pass
 
         async with AsyncExitStack() as running:
@@ -235,9 +236,9 @@ def test_async_admission_gives_no_capacity_to_a_cancelled_waiter() -> None:
     async def scenario() -> None:
         admission = AsyncAdmissionControl(capacity=1, max_waiting=8)
 
-        async def run(who: Caller, token: CancelToken) -> None:
+        async def run(user_caller: Caller, token: CancelToken) -> None:
             with cancellation.active(token):
-                async with admission.admit(who, LONG_SECONDS):
+                async with admission.admit(user_caller, LONG_SECONDS):
                     pass
 
         tokens = [CancelToken() for _ in range(3)]

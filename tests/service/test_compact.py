@@ -1,4 +1,4 @@
-"""Compaction in steps: rows, row ids and earlier versions stay the same, whatever other writers do."""
+"""Compaction in steps: rows, row ids and earlier versions stay the same, also with other writers."""
 
 import json
 import math
@@ -58,7 +58,7 @@ def many_files(lake: Lake, count: int = 20, rows: int = 30, **options: Any) -> D
     return ds
 
 
-def held(ds: Dataset, version: int | None = None) -> Rows:
+def rows_by_id(ds: Dataset, version: int | None = None) -> Rows:
     read = (ds.current() if version is None else ds.at(version)).to_arrow(row_ids=True)
     rows = {row.pop("rowid"): tuple(row.values()) for row in read.to_pylist()}
     assert len(rows) == read.num_rows == (ds.num_rows if version is None else ds.at(version).num_rows)
@@ -83,10 +83,10 @@ def listed(ds: Dataset) -> set[str]:
 def test_compact_works_in_steps_and_reports_them(small_files: Lake) -> None:
     ds = many_files(small_files)
     ds.delete([3, 4, 50])
-    before, past = held(ds), ds.version
+    before, past = rows_by_id(ds), ds.version
     events: list[Progress] = []
     result = ds.compact(progress=events.append)
-    assert held(ds) == held(ds, past) == before
+    assert rows_by_id(ds) == rows_by_id(ds, past) == before
     assert result.steps > 1
     assert (result.lost_steps, result.deleted_rows, result.rows) == (0, 3, len(before))
     assert (result.files_before, result.files_after) == (20, len(files_of(ds)))
@@ -97,8 +97,8 @@ def test_compact_works_in_steps_and_reports_them(small_files: Lake) -> None:
     assert (ds.current().snapshot.version.deleted_rows, ds.current().snapshot.version.vector_files) == (0, 0)
     assert events[0] == Progress(done=0, total=len(before))
     assert events[-1] == Progress(done=len(before), total=len(before))
-    again = ds.compact()
-    assert (again.steps, again.version) == (0, result.version)
+    repeated = ds.compact()
+    assert (repeated.steps, repeated.version) == (0, result.version)
     assert on_disk(ds) == listed(ds)
 
 
@@ -116,7 +116,7 @@ def test_compact_folds_the_vector_of_a_single_file(lake: Lake) -> None:
     assert "1 deleted row in 1 file" in repr(ds)
     result = ds.compact()
     assert (result.steps, result.deleted_rows, result.files_before, result.files_after) == (1, 1, 1, 1)
-    assert sorted(held(ds)) == [1, *range(3, 11)]
+    assert sorted(rows_by_id(ds)) == [1, *range(3, 11)]
 
 
 def test_compact_without_row_ids_keeps_rows(small_files: Lake) -> None:
@@ -130,9 +130,9 @@ def test_compact_without_row_ids_keeps_rows(small_files: Lake) -> None:
 def assert_clustered(ds: Dataset, column: str) -> None:
     """Assert that the key ranges of files and row groups are disjoint and in order."""
     files = sorted(files_of(ds), key=lambda file: (file.stats[column].low is None, file.stats[column].low))
-    for one, other in pairwise(files):
-        assert other.stats[column].low is None or one.stats[column].high < other.stats[column].low
-        assert not one.stats[column].nulls or other.stats[column].low is None, "NULL sorts last"
+    for first, second in pairwise(files):
+        assert second.stats[column].low is None or first.stats[column].high < second.stats[column].low
+        assert not first.stats[column].nulls or second.stats[column].low is None, "NULL sorts last"
     for file in files:
         keys = pq.read_table(ds._lake._workspace.store.locate(file.path), columns=[column])[column].to_pylist()
         ranked = [(key is None, isinstance(key, float) and math.isnan(key), key) for key in keys]
@@ -143,9 +143,9 @@ def assert_clustered(ds: Dataset, column: str) -> None:
 
 def test_compact_with_cluster_key_makes_key_ranges_disjoint(small_files: Lake) -> None:
     ds = many_files(small_files, count=24, cluster_by=["k"])
-    before, past = held(ds), ds.version
+    before, past = rows_by_id(ds), ds.version
     result = ds.compact()
-    assert held(ds) == held(ds, past) == before
+    assert rows_by_id(ds) == rows_by_id(ds, past) == before
     assert len(files_of(ds)) > 4
     assert_clustered(ds, "k")
     assert result.rows > len(before), "several passes are needed"
@@ -160,9 +160,9 @@ def test_compact_sorts_the_rows_of_a_single_large_file(small_files: Lake) -> Non
     keys = [*np.random.default_rng(2).permutation(70).tolist(), *[None] * 10]
     ds = small_files.create("demo.one", table(*keys[40:], *keys[:40]), cluster_by="k")
     assert len(files_of(ds)) == 1
-    before = held(ds)
+    before = rows_by_id(ds)
     assert ds.compact().steps == 1
-    assert held(ds) == before
+    assert rows_by_id(ds) == before
     assert_clustered(ds, "k")
     assert ds.compact().steps == 0
 
@@ -195,10 +195,10 @@ def test_compact_sorts_by_a_key_of_any_type(sqlite_workspace: WorkspaceFixture, 
         ds = lake.create("demo.keys", schema=rows.schema, cluster_by="key")
         for start in range(0, 200, 20):
             ds.append(rows.slice(start, 20))
-        before = repr(sorted(held(ds).items()))
+        before = repr(sorted(rows_by_id(ds).items()))
         ds.compact()
-        assert repr(sorted(held(ds).items())) == before
-        if name != "bool":  # two values cannot be divided between more files
+        assert repr(sorted(rows_by_id(ds).items())) == before
+        if name != "bool":  # two values fit into at most two files
             assert len(files_of(ds)) > 1
             assert_clustered(ds, "key")
 
@@ -206,9 +206,9 @@ def test_compact_sorts_by_a_key_of_any_type(sqlite_workspace: WorkspaceFixture, 
 def test_compact_sort_raises_the_error_of_an_unreadable_file(small_files: Lake) -> None:
     ds = many_files(small_files, cluster_by="k")
     Path(small_files._workspace.store.locate(files_of(ds)[3].path)).write_bytes(b"broken")
-    with pytest.raises(Unavailable) as caught:
+    with pytest.raises(Unavailable) as raised:
         ds.compact()
-    assert caught.value.reason == "file_unreadable"
+    assert raised.value.reason == "file_unreadable"
     assert on_disk(ds) == listed(ds)
 
 
@@ -236,11 +236,11 @@ def test_compact_overtaken_at_any_step_keeps_the_rows_of_the_other_writer(
         if not after:
             after.append({})
             _interferences()[name](ds)
-            after[0] = held(ds)
+            after[0] = rows_by_id(ds)
 
     with failpoints.armed(step, interfere):
         result = ds.compact()
-    assert held(ds) == after[0]
+    assert rows_by_id(ds) == after[0]
     assert (result.lost_steps > 0) == (name not in ("append", "alter"))
     assert on_disk(ds) == listed(ds)
     assert ds.compact().lost_steps == 0
@@ -258,10 +258,10 @@ def test_compact_gives_up_contended_files_after_some_steps_and_finishes_the_othe
 
 
 def _once_per_step(action: Callable[[], None]) -> Callable[[], None]:
-    """Return the action of a failpoint that the action's own writes reach, too."""
+    """Return an action that runs once, although its own writes reach the same failpoint."""
     is_active: list[bool] = []
 
-    def act() -> None:
+    def act_once() -> None:
         if not is_active:
             is_active.append(True)
             try:
@@ -269,12 +269,12 @@ def _once_per_step(action: Callable[[], None]) -> Callable[[], None]:
             finally:
                 is_active.pop()
 
-    return act
+    return act_once
 
 
 def test_compact_stopped_by_its_progress_callback_keeps_committed_steps_and_continues(small_files: Lake) -> None:
     ds = many_files(small_files)
-    before, past = held(ds), ds.version
+    before, past = rows_by_id(ds), ds.version
 
     def stop(_progress: Progress) -> None:
         if ds.version > past:
@@ -287,11 +287,11 @@ def test_compact_stopped_by_its_progress_callback_keeps_committed_steps_and_cont
     result = ds.compact(idempotency_key="k")
     assert not result.replayed
     assert result.steps
-    assert held(ds) == before
+    assert rows_by_id(ds) == before
     ds.append(table(7))
     ds.append(table(8))
-    again = ds.compact(idempotency_key="k")
-    assert (again.replayed, again.steps, again.version) == (True, 0, result.version)
+    repeated = ds.compact(idempotency_key="k")
+    assert (repeated.replayed, repeated.steps, repeated.version) == (True, 0, result.version)
 
 
 @pytest.mark.parametrize("cluster_by", [(), ("k",)])
@@ -301,17 +301,17 @@ def test_compact_killed_in_a_later_step_keeps_rows_and_is_repeated(
 ) -> None:
     with workspace.open() as lake:
         ds = many_files(lake, cluster_by=cluster_by)
-        before, past = held(ds), ds.version
+        before, past = rows_by_id(ds), ds.version
     (Path(workspace.folder) / "go").touch()
-    process = workspace.spawn("compact_killed", "demo.many", step, 5 if step == "stage.written" else 2)
+    process = workspace.spawn("kill_compaction_at_step", "demo.many", step, 5 if step == "stage.written" else 2)
     process.communicate(timeout=120)
     assert process.returncode == -signal.SIGKILL
     with workspace.open() as lake:
         lake._workspace.file_sizing = SMALL_FILES
         ds = lake.dataset("demo.many")
-        assert held(ds) == before
+        assert rows_by_id(ds) == before
         ds.compact()
-        assert held(ds) == held(ds, past) == before
+        assert rows_by_id(ds) == rows_by_id(ds, past) == before
         lake._workspace.db.clock = lambda: datetime.now(UTC) + timedelta(hours=3)
         report = sweep(lake._workspace, lake.caller, RetentionPolicy(), execute=True)
         assert report.scratch == len(cluster_by)
@@ -338,7 +338,7 @@ def test_create_with_cluster_key_stores_it_or_rejects_it(lake: Lake) -> None:
     assert lake.create("demo.a", {"id": [1]}, cluster_by="id").current().snapshot.cluster_by == ("id",)
     with pytest.raises(Invalid, match="A cluster key must consist of numbers"):
         lake.create("demo.b", {"id": [[1]]}, cluster_by="id")
-    assert [at.name for at in lake.datasets()] == ["demo.a"]
+    assert [dataset.name for dataset in lake.datasets()] == ["demo.a"]
 
 
 keys = st.lists(st.integers(-20, 20) | st.none(), min_size=1, max_size=12)
@@ -363,7 +363,7 @@ def test_compact_in_a_random_history_keeps_rows_row_ids_and_versions(program: li
         ds = lake.create("demo.model", schema=table().schema)
         past: dict[int, Rows] = {1: {}}
         for operation, arguments in program:
-            before = held(ds)
+            before = rows_by_id(ds)
             ids = [id for id in dict.fromkeys(arguments or ()) if operation in ("delete", "update") and id in before]
             match operation:
                 case "append":
@@ -376,12 +376,12 @@ def test_compact_in_a_random_history_keeps_rows_row_ids_and_versions(program: li
                     ds.alter(cluster_by=arguments)
                 case "compact":
                     ds.compact()
-                    assert held(ds) == before
+                    assert rows_by_id(ds) == before
                     past |= dict.fromkeys(range(max(past) + 1, ds.version), before)
                     assert not ds.current().snapshot.version.vector_files
-            past[ds.version] = held(ds)
+            past[ds.version] = rows_by_id(ds)
         for version, rows in past.items():
-            assert held(ds, version) == rows, f"version {version} has changed"
+            assert rows_by_id(ds, version) == rows, f"version {version} has changed"
         assert on_disk(ds) == listed(ds)
 
 
@@ -419,11 +419,11 @@ def test_compact_memory_does_not_depend_on_the_size_of_the_dataset(tmp_path: Pat
             for rows in _large(lake, count - 1):
                 ds.append(rows)
             size = ds.current().snapshot.version.bytes
-        done = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-c", _COMPACT, json.dumps([fixture.folder])], capture_output=True, text=True, timeout=1200
         )
-        assert done.returncode == 0, done.stderr
-        result = json.loads(done.stdout)
+        assert completed.returncode == 0, completed.stderr
+        result = json.loads(completed.stdout)
         assert result["files"] >= count
         peaks.append(result["peak"])
         steps.append(result["steps"])

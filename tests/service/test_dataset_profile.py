@@ -56,18 +56,20 @@ def columns(data_type: pa.DataType) -> st.SearchStrategy[list[Any]]:
 def profile_of(
     dataset: Dataset, column: str | None = None, *, version: int | None = None, **limits: int
 ) -> DatasetProfile:
-    at = dataset.current() if version is None else dataset.at(version)
+    snapshot = dataset.current() if version is None else dataset.at(version)
     lake = dataset._lake
-    return profile(lake._workspace, lake.caller, at.snapshot, column, limits=SampleLimits(**limits) if limits else None)
+    return profile(
+        lake._workspace, lake.caller, snapshot.snapshot, column, limits=SampleLimits(**limits) if limits else None
+    )
 
 
-def spread(found: DatasetProfile) -> Histogram:
-    assert found.histogram is not None
-    return found.histogram
+def single_histogram(profile: DatasetProfile) -> Histogram:
+    assert profile.histogram is not None
+    return profile.histogram
 
 
-def counts(found: Histogram) -> list[int]:
-    parts = found.top if found.bins is None else found.bins
+def counts(histogram: Histogram) -> list[int]:
+    parts = histogram.top if histogram.bins is None else histogram.bins
     assert parts is not None
     actual: list[int] = parts["count"].to_pylist()
     return actual
@@ -84,28 +86,28 @@ def is_number(value: Any) -> bool:
 @given(data=st.data())
 def test_histogram_counts_every_value_in_its_bin(data_type: pa.DataType, data: st.DataObject) -> None:
     values = pa.chunked_array([data.draw(columns(data_type)), data.draw(columns(data_type))], data_type)
-    found = compute_histogram(pa.field("x", data_type), values, sampled=False)
+    histogram = compute_histogram(pa.field("x", data_type), values, sampled=False)
     plain = [value for value in values.to_pylist() if value is not None]
-    assert (found.rows, found.nulls) == (len(values), len(values) - len(plain))
-    if found.top is not None:
+    assert (histogram.rows, histogram.nulls) == (len(values), len(values) - len(plain))
+    if histogram.top is not None:
         times = Counter(plain)
-        first = sorted(times.items(), key=lambda each: (-each[1], each[0]))[:MAX_TOP_VALUES]
-        actual = [(each["value"], each["count"], each["cut"]) for each in found.top.to_pylist()]
+        first = sorted(times.items(), key=lambda item: (-item[1], item[0]))[:MAX_TOP_VALUES]
+        actual = [(item["value"], item["count"], item["cut"]) for item in histogram.top.to_pylist()]
         assert actual == [
             (v[:MAX_VALUE_LENGTH] if isinstance(v, str) else v, n, isinstance(v, str) and len(v) > MAX_VALUE_LENGTH)
             for v, n in first
         ]
-        assert found.distinct == len(times)
+        assert histogram.distinct == len(times)
         return
-    assert found.bins is not None
+    assert histogram.bins is not None
     finite = [to_number(v) for v in values.drop_null() if not isinstance(v.as_py(), float) or math.isfinite(v.as_py())]
-    assert found.not_finite == len(plain) - len(finite)
-    assert sum(counts(found)) == len(finite)
-    assert len(counts(found)) <= MAX_BINS
-    assert (len(counts(found)) > 0) == bool(finite)
-    starts, ends = ([to_number(edge) for edge in found.bins[side]] for side in ("from", "to"))
+    assert histogram.not_finite == len(plain) - len(finite)
+    assert sum(counts(histogram)) == len(finite)
+    assert len(counts(histogram)) <= MAX_BINS
+    assert (len(counts(histogram)) > 0) == bool(finite)
+    starts, ends = ([to_number(edge) for edge in histogram.bins[side]] for side in ("from", "to"))
     assert starts[1:] == ends[:-1]
-    for index, (start, end, many) in enumerate(zip(starts, ends, counts(found), strict=True)):
+    for index, (start, end, many) in enumerate(zip(starts, ends, counts(histogram), strict=True)):
         is_last = index == len(starts) - 1
         assert start <= end
         assert many == sum(start <= value and (value < end or (is_last and value == end)) for value in finite)
@@ -154,7 +156,7 @@ def test_histogram_of_dates_beyond_python_range() -> None:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    """A workspace whose row groups have four rows."""
+    """Return a workspace with row groups of four rows."""
     folder = tmp_path_factory.mktemp("profiles") / "lake"
     return penstock.open(create=True, settings=Settings(workspace=folder, durable=False, group_rows=4))
 
@@ -167,17 +169,17 @@ def test_profile_from_stats_matches_values(small: Lake, data_type: pa.DataType, 
     schema = pa.schema([("x", data_type)])
     name = f"a.t{len(small.datasets())}"
     dataset = small.create(name, schema=schema)
-    for part in parts:
-        dataset.append(pa.table({"x": pa.array(part, data_type)}))
-    values = [value for part in parts for value in pa.array(part, data_type).to_pylist()]
+    for batch in parts:
+        dataset.append(pa.table({"x": pa.array(batch, data_type)}))
+    values = [value for batch in parts for value in pa.array(batch, data_type).to_pylist()]
     numbers = [value for value in values if is_number(value)]
     exact = (values.count(None), min(numbers, default=None), max(numbers, default=None))
     (by_catalog,) = profile_of(dataset).columns
     (by_values,) = profile_of(dataset, "x").columns
-    for found in (by_catalog, by_values):
-        assert found.nulls in (None, exact[0])
-        assert found.low is None or found.low.as_py() == exact[1]
-        assert found.high is None or found.high.as_py() == exact[2]
+    for actual in (by_catalog, by_values):
+        assert actual.nulls in (None, exact[0])
+        assert actual.low is None or actual.low.as_py() == exact[1]
+        assert actual.high is None or actual.high.as_py() == exact[2]
     assert by_values.nulls == exact[0], "a full read gives exact counts"
     is_text = pa.types.is_string(data_type)
     if not is_text:
@@ -187,15 +189,15 @@ def test_profile_from_stats_matches_values(small: Lake, data_type: pa.DataType, 
 
 
 UNKNOWN = {
-    "NaN alone bounds nothing": (pa.float64(), [[1.0], [math.nan]], (None, None, None)),
+    "only NaN has no bounds": (pa.float64(), [[1.0], [math.nan]], (None, None, None)),
     "NaN among others does not count": (pa.float64(), [[1.0, math.nan, None]], (1, 1.0, 1.0)),
     "a long minimum is unknown": (pa.string(), [["a" * 41, "b"]], (0, None, "b")),
     "a long maximum is unknown": (pa.string(), [["a", "b" * 41, None]], (1, "a", None)),
     "a long text between the bounds has no effect": (pa.string(), [["a", "c"], ["b" * 41]], (0, "a", "c")),
     "a bound that may be truncated is unknown": (pa.string(), [["a" * 40]], (0, None, None)),
     "a truncated bound is unknown": (pa.string(), [["ab" + "\U0010ffff" * 50]], (0, None, None)),
-    "nothing but NULL has no ends": (pa.int64(), [[None, None]], (2, None, None)),
-    "without rows there is nothing": (pa.int64(), [], (0, None, None)),
+    "only NULL has no bounds": (pa.int64(), [[None, None]], (2, None, None)),
+    "no rows": (pa.int64(), [], (0, None, None)),
     "zero is zero": (pa.float64(), [[0.0, -0.0]], (0, 0.0, 0.0)),
     "lists have no order": (pa.list_(pa.int64()), [[[1], None]], (None, None, None)),
 }
@@ -206,11 +208,11 @@ def test_profile_with_inexact_stats_is_unknown(
     lake: Lake, data_type: pa.DataType, parts: list[list[Any]], expected: tuple[Any, ...]
 ) -> None:
     dataset = lake.create("a.b", schema=pa.schema([("x", data_type)]))
-    for part in parts:
-        dataset.append(pa.table({"x": pa.array(part, data_type)}))
-    (found,) = profile_of(dataset).columns
-    low, high = (end if end is None else end.as_py() for end in (found.low, found.high))
-    assert (found.nulls, low, high) == expected
+    for batch in parts:
+        dataset.append(pa.table({"x": pa.array(batch, data_type)}))
+    (column,) = profile_of(dataset).columns
+    low, high = (end if end is None else end.as_py() for end in (column.low, column.high))
+    assert (column.nulls, low, high) == expected
     assert "-" not in str(low), "−0.0 is shown as 0.0"
 
 
@@ -238,16 +240,16 @@ def test_profile_counts_nulls_of_added_columns(lake: Lake) -> None:
 
 def test_profile_of_each_version_is_separate(lake: Lake, three_rows: Dataset) -> None:
     three_rows.overwrite({"id": [9], "word": ["nine"]})
-    before, now = profile_of(three_rows, "word", version=1), profile_of(three_rows, "word")
-    assert (before.columns[0].high.as_py(), now.columns[0].high.as_py()) == (3, 9)
-    assert (counts(spread(before)), counts(spread(now))) == ([1, 1, 1], [1])
+    before, after = profile_of(three_rows, "word", version=1), profile_of(three_rows, "word")
+    assert (before.columns[0].high.as_py(), after.columns[0].high.as_py()) == (3, 9)
+    assert (counts(single_histogram(before)), counts(single_histogram(after))) == ([1, 1, 1], [1])
 
 
 def test_profile_of_other_tenant_is_not_found(lake: Lake, other_tenant: Lake, three_rows: Dataset) -> None:
     for column in (None, "id"):
-        with pytest.raises(NotFound) as caught:
+        with pytest.raises(NotFound) as raised:
             profile(other_tenant._workspace, other_tenant.caller, three_rows.current().snapshot, column)
-        assert caught.value.reason == "dataset_not_found"
+        assert raised.value.reason == "dataset_not_found"
 
 
 @pytest.mark.parametrize(
@@ -256,9 +258,9 @@ def test_profile_of_other_tenant_is_not_found(lake: Lake, other_tenant: Lake, th
 )
 def test_profile_of_unknown_or_unsupported_column_is_rejected(lake: Lake, column: str, reason: str) -> None:
     dataset = lake.create("a.b", pa.table({"list": [[1]], "raw": [b"x"]}))
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(Invalid) as raised:
         profile_of(dataset, column)
-    assert caught.value.reason == reason
+    assert raised.value.reason == reason
 
 
 # --- samples
@@ -266,12 +268,12 @@ def test_profile_of_unknown_or_unsupported_column_is_rejected(lake: Lake, column
 
 @pytest.fixture(scope="module")
 def many(small: Lake) -> Dataset:
-    """A thousand rows in ten files of 25 row groups."""
+    """Create a dataset of a thousand rows in ten files of 25 row groups."""
     dataset = small.create(
         "a.many", schema=pa.schema([("n", pa.int64()), ("word", pa.string()), ("wide", pa.string())])
     )
-    for part in range(10):
-        rows = range(100 * part, 100 * part + 100)
+    for batch in range(10):
+        rows = range(100 * batch, 100 * batch + 100)
         words = [f"{row:04}" for row in rows]
         dataset.append(pa.table({"n": rows, "word": words, "wide": [word * 1_000 for word in words]}))
     return dataset
@@ -281,19 +283,19 @@ def many(small: Lake) -> Dataset:
     "limits", [{"rows": 100}, {"rows": 999}, {"rows": 100, "groups": 20}, {"files": 5}, {"rows": 50, "files": 5}]
 )
 def test_sample_covers_all_files(many: Dataset, limits: dict[str, int]) -> None:
-    found = spread(profile_of(many, "n", **limits))
-    assert found.sampled
+    histogram = single_histogram(profile_of(many, "n", **limits))
+    assert histogram.sampled
     assert (
         0.8 * min(limits.get("rows", 1000), 1000 * limits.get("files", 10) // 10)
-        <= found.rows
+        <= histogram.rows
         <= limits.get("rows", 1000)
     )
-    assert sum(counts(found)) == found.rows
-    assert found.bins is not None
-    assert found.bins["from"][0].as_py() == 0
-    assert found.bins["to"][-1].as_py() >= 900
-    empty = [many for many in counts(found) if not many]
-    assert len(empty) <= (0 if "files" not in limits else 10), counts(found)
+    assert sum(counts(histogram)) == histogram.rows
+    assert histogram.bins is not None
+    assert histogram.bins["from"][0].as_py() == 0
+    assert histogram.bins["to"][-1].as_py() >= 900
+    empty = [many for many in counts(histogram) if not many]
+    assert len(empty) <= (0 if "files" not in limits else 10), counts(histogram)
 
 
 def test_sample_does_not_change_profile_from_stats(many: Dataset) -> None:
@@ -303,11 +305,11 @@ def test_sample_does_not_change_profile_from_stats(many: Dataset) -> None:
 
 
 def test_sample_of_wide_values_is_bounded_in_bytes(many: Dataset) -> None:
-    found = spread(profile_of(many, "wide", bytes=100_000))
-    assert found.sampled
-    assert 15 <= found.rows <= 25, "of 4,000 bytes each"
-    assert found.top is not None
-    first, last = (min(found.top["value"].to_pylist()), max(found.top["value"].to_pylist()))
+    histogram = single_histogram(profile_of(many, "wide", bytes=100_000))
+    assert histogram.sampled
+    assert 15 <= histogram.rows <= 25, "of 4,000 bytes each"
+    assert histogram.top is not None
+    first, last = (min(histogram.top["value"].to_pylist()), max(histogram.top["value"].to_pylist()))
     assert first < "0200" < "0800" < last, "they are not the first ones"
 
 
@@ -321,7 +323,7 @@ def test_sample_reads_only_its_column(small: Lake) -> None:
     with open(path, "r+b") as file:
         file.seek(min(start, index.dictionary_page_offset or start))
         file.write(b"\xff" * (length // 2))
-    assert spread(profile_of(dataset, "id")).rows == rows.num_rows
+    assert single_histogram(profile_of(dataset, "id")).rows == rows.num_rows
     with pytest.raises(Unavailable):
         profile_of(dataset, "word")
 
@@ -330,8 +332,8 @@ def test_profile_samples_above_one_million_rows(tmp_path_factory: pytest.TempPat
     folder = tmp_path_factory.mktemp("large") / "lake"
     with penstock.open(create=True, settings=Settings(workspace=folder, durable=False)) as lake:
         dataset = lake.create("a.b", pa.table({"n": pa.arange(0, 1_000_000)}))
-        assert not spread(profile_of(dataset, "n")).sampled
+        assert not single_histogram(profile_of(dataset, "n")).sampled
         dataset.append({"n": [1_000_000]})
-        found = spread(profile_of(dataset, "n"))
-        assert found.sampled
-        assert 900_000 < found.rows <= 1_000_000
+        histogram = single_histogram(profile_of(dataset, "n"))
+        assert histogram.sampled
+        assert 900_000 < histogram.rows <= 1_000_000

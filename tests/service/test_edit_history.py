@@ -34,27 +34,27 @@ class History:
         self.versions: list[Rows] = [{}]
 
     @property
-    def now(self) -> Rows:
+    def current(self) -> Rows:
         return dict(self.versions[-1])
 
     def append(self) -> None:
         rows = [self._new_row() for _ in range(self.rng.randrange(1, 60))]
         self.dataset.append(self._table(rows))
-        self._commit(self.now | self._with_ids(rows))
+        self._commit(self.current | self._with_ids(rows))
 
     def update(self) -> None:
         if ids := self._some_ids():
-            rows = [(self.now[row_id][0], self._word()) for row_id in ids]
+            rows = [(self.current[row_id][0], self._word()) for row_id in ids]
             result = self.dataset.update(ids, self._table(rows), returning=True)
             assert result.affected == len(ids)
             assert result.returned is not None
             assert result.returned["rowid"].to_pylist() == ids
-            self._commit(self.now | dict(zip(ids, rows, strict=True)))
+            self._commit(self.current | dict(zip(ids, rows, strict=True)))
 
     def delete(self) -> None:
         ids = [*self._some_ids(), self.next_id + 5]
         self.rng.shuffle(ids)
-        before = self.now
+        before = self.current
         result = self.dataset.delete(ids, returning=True)
         existing = [row_id for row_id in ids if row_id in before]
         assert result.affected == len(existing)
@@ -67,7 +67,7 @@ class History:
 
     def merge(self) -> None:
         strategy = self.rng.choice(["upsert", "update", "insert", "deduplicate", "full_merge"])
-        ids, before = self._some_ids(), self.now
+        ids, before = self._some_ids(), self.current
         rows = [(before[row_id][0], self._word()) for row_id in ids] + [
             self._new_row() for _ in range(self.rng.randrange(3))
         ]
@@ -86,15 +86,15 @@ class History:
         assert stats["updated"] == (0 if strategy == "insert" else len(matched))
         assert stats["total"] == len(after) + len(new)
         if new or (matched and strategy != "insert") or len(after) < len(before):
-            # Engines write new rows in an order of their own, so their ids are read.
+            # Each engine writes new rows in its own order, so the test reads their ids.
             start, self.next_id = self.next_id, self.next_id + len(new)
             read = self._read(self.dataset.version)
             self._commit(after | {row_id: row for row_id, row in read.items() if row_id >= start})
-            assert sorted(row for row_id, row in self.now.items() if row_id >= start) == sorted(new)
+            assert sorted(row for row_id, row in self.current.items() if row_id >= start) == sorted(new)
 
     def compact(self) -> None:
         for _ in range(self.dataset.compact().version - len(self.versions)):
-            self._commit(self.now)
+            self._commit(self.current)
         assert self.dataset.current().snapshot.version.vector_files == 0
 
     def check(self, first: int = 1) -> None:
@@ -103,15 +103,15 @@ class History:
             if number < first:
                 continue
             assert self._read(number) == rows
-            at = self.dataset.at(number)
-            files, version = at.files(), at.snapshot.version
+            snapshot = self.dataset.at(number)
+            files, version = snapshot.files(), snapshot.snapshot.version
             assert version.rows == len(rows) == sum(file.live_rows for file in files)
             assert version.files == len(files)
             assert version.vector_files == sum(file.deleted is not None for file in files)
             assert version.deleted_rows == sum(len(file.deleted) for file in files if file.deleted)
             assert all(file.live_rows for file in files), "a file without rows is dropped"
-            found = at.to_arrow(["id"], "word IS NULL OR word > 'm'")["id"].to_pylist()
-            assert sorted(found) == sorted(key for key, word in rows.values() if word is None or word > "m")
+            matches = snapshot.to_arrow(["id"], "word IS NULL OR word > 'm'")["id"].to_pylist()
+            assert sorted(matches) == sorted(key for key, word in rows.values() if word is None or word > "m")
 
     def _read(self, version: int) -> Rows:
         table = self.dataset.at(version).to_arrow(row_ids=True)
@@ -123,7 +123,7 @@ class History:
         self.versions.append(rows)
 
     def _some_ids(self) -> list[int]:
-        ids = list(self.now)
+        ids = list(self.current)
         share = self.rng.choice([0.02, 0.1, 0.5, 1.0])
         return self.rng.sample(ids, min(len(ids), max(1, int(share * len(ids))))) if ids else []
 

@@ -105,20 +105,20 @@ writes = st.lists(
 )
 
 
-def expected_rows(now: list[tuple[int, str]], write: str, new_rows: dict[int, str]) -> list[tuple[int, str]]:
+def expected_rows(current: list[tuple[int, str]], write: str, new_rows: dict[int, str]) -> list[tuple[int, str]]:
     """Return the rows after a write."""
-    existing = {key for key, _ in now}
+    existing = {key for key, _ in current}
     new = [(key, word) for key, word in new_rows.items() if key not in existing]
-    updated = [(key, new_rows.get(key, word)) for key, word in now]
+    updated = [(key, new_rows.get(key, word)) for key, word in current]
     match write:
         case "append":
-            return now + list(new_rows.items())
+            return current + list(new_rows.items())
         case "overwrite":
             return list(new_rows.items())
         case "upsert":
             return updated + new
         case "insert":
-            return now + new
+            return current + new
         case "update":
             return updated
         case "full_merge":
@@ -136,18 +136,18 @@ def test_random_transactions_match_sequential_model(
         WorkspaceFixture.make(Path(folder) / "workspace", None).open() as lake,
     ):
         ds = lake.create("demo.words", table(first))
-        now = list(first.items())
+        current = list(first.items())
         ids: dict[Any, int] = {key: rowid for rowid, key, _ in rows_with_ids(ds)}
         with lake.transaction() as tx:
             for write, new_rows in program:
-                now = expected_rows(now, write, new_rows)
+                current = expected_rows(current, write, new_rows)
                 if write in ("append", "overwrite"):
                     getattr(tx, write)(ds, table(new_rows))
                 else:
                     tx.merge(ds, table(new_rows), "id", write, engine=engine)
         read = rows_with_ids(ds)
-        assert [row[1:] for row in read] == sorted(now)
-        assert len({row[0] for row in read}) == len(now)
+        assert [row[1:] for row in read] == sorted(current)
+        assert len({row[0] for row in read}) == len(current)
         if all(write in ("append", "upsert", "insert", "update") for write, _ in program):
             assert all((ids[key], key) in {row[:2] for row in read} for key in ids), "a row lost its id"
         versions = range(1, ds.version + 1)

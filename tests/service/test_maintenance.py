@@ -13,7 +13,7 @@ from penstock.errors import Unavailable
 from penstock.lake import Dataset, Lake
 from penstock.service.datasets import maintenance
 from penstock.service.datasets.maintenance import MaintenancePolicy, MaintenanceWorker
-from service.test_compact import held, listed, many_files, on_disk, table
+from service.test_compact import listed, many_files, on_disk, rows_by_id, table
 from support.process_scripts import SMALL_FILES
 
 POLICY = MaintenancePolicy(small_files=4, deleted_percent=10, pause_seconds=0.05)
@@ -32,11 +32,11 @@ def set_clock(lake: Lake, **later: int) -> None:
 
 def test_pass_compacts_datasets_with_enough_small_files(lake: Lake) -> None:
     due, other = with_files(lake, "demo.due", 4), with_files(lake, "demo.other", 3)
-    before = held(due)
+    before = rows_by_id(due)
     worker, results = MaintenanceWorker(lake._workspace, POLICY), list[CompactionResult]()
     worker.on_step(lambda result, _seconds: results.append(result))
     assert worker.run_pass()
-    assert held(due) == before
+    assert rows_by_id(due) == before
     (newest,) = due.history(1)
     assert (newest.operation, newest.author, newest.files) == ("compact", "maintenance", 1)
     assert other.version == 3
@@ -82,7 +82,7 @@ def test_pass_continues_an_idle_dataset_after_its_own_steps(lake: Lake, monkeypa
 
 
 def test_pass_visits_every_tenant(lake: Lake, other_tenant: Lake) -> None:
-    both = [with_files(whose, "demo.due", 4) for whose in (lake, other_tenant)]
+    both = [with_files(tenant_lake, "demo.due", 4) for tenant_lake in (lake, other_tenant)]
     assert MaintenanceWorker(lake._workspace, POLICY).run_pass()
     assert [ds.history(1)[0].operation for ds in both] == ["compact", "compact"]
 
@@ -101,31 +101,31 @@ def test_pass_leaves_a_tenant_that_another_worker_maintains(lake: Lake) -> None:
     ds = with_files(lake, "demo.due", 4)
     second: list[bool] = []
 
-    def act() -> None:
+    def interfere() -> None:
         if not second:
             second.append(MaintenanceWorker(lake._workspace, POLICY).run_pass())
             assert ds.version == 4
 
-    with failpoints.armed("stage.synced", act):
+    with failpoints.armed("stage.synced", interfere):
         MaintenanceWorker(lake._workspace, POLICY).run_pass()
     assert (second, ds.version) == ([True], 5)
 
 
 def test_worker_that_lost_its_claim_cannot_commit(lake: Lake) -> None:
     ds = with_files(lake, "demo.due", 4)
-    before = held(ds)
+    before = rows_by_id(ds)
     second: list[bool] = []
 
-    def act() -> None:
+    def interfere() -> None:
         if not second:
             second.append(True)
             set_clock(lake, minutes=6)
             MaintenanceWorker(lake._workspace, POLICY).run_pass()
             assert ds.version == 5
 
-    with failpoints.armed("stage.synced", act):
+    with failpoints.armed("stage.synced", interfere):
         MaintenanceWorker(lake._workspace, POLICY).run_pass()
-    assert (ds.version, held(ds)) == (5, before)
+    assert (ds.version, rows_by_id(ds)) == (5, before)
     assert on_disk(ds) == listed(ds)
 
 

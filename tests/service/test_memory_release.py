@@ -9,7 +9,7 @@ MIB = 1 << 20
 
 
 class FakeProcess:
-    """Memory that a release reduces to what is in use."""
+    """Memory that a release reduces to the used part."""
 
     def __init__(self) -> None:
         self.used = self.resident = 200 * MIB
@@ -88,7 +88,7 @@ print(full - start, anonymous_memory_bytes() - start)
 
 
 def test_release_free_memory_returns_freed_blocks_of_all_threads() -> None:
-    done = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, check=True)
-    full, released = map(int, done.stdout.split())
+    completed = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, check=True)
+    full, released = map(int, completed.stdout.split())
     assert full > 600 * MIB
     assert released < full / 10

@@ -50,9 +50,9 @@ def test_merge_concurrent_writers_insert_each_new_key_once(workspace: WorkspaceF
         assert last.operation == "merge"
 
 
-def before_commit(act: Callable[[], object]) -> AbstractContextManager[None]:
+def before_commit(action: Callable[[], object]) -> AbstractContextManager[None]:
     """Run an action once, right before the next commit."""
-    pending = [act]
+    pending = [action]
     return failpoints.armed("stage.synced", lambda: pending and pending.pop()())
 
 
@@ -132,11 +132,11 @@ def test_dataset_lock_expires_without_renewal(three_rows: Dataset) -> None:
 def test_merge_same_idempotency_key_returns_the_first_receipt(three_rows: Dataset) -> None:
     rows = {"id": [3, 4], "word": ["drei", "vier"]}
     first = three_rows.merge(rows, "id", idempotency_key="k")
-    again = three_rows.merge(rows, "id", idempotency_key="k")
+    repeated = three_rows.merge(rows, "id", idempotency_key="k")
     assert first.receipt is not None
-    assert again.receipt is not None
-    assert again.receipt.replayed
-    assert again.stats == first.stats == {"inserted": 1, "updated": 1, "deleted": 0, "total": 4}
+    assert repeated.receipt is not None
+    assert repeated.receipt.replayed
+    assert repeated.stats == first.stats == {"inserted": 1, "updated": 1, "deleted": 0, "total": 4}
     assert three_rows.version == 2
     with pytest.raises(AlreadyExists, match="another request"):
         three_rows.merge(rows, "id", "insert", idempotency_key="k")
@@ -163,15 +163,15 @@ def test_merge_dry_run_returns_result_and_writes_nothing(three_rows: Dataset, la
 
 def test_merge_files_without_a_match_are_not_opened(three_rows: Dataset, lake: Lake) -> None:
     three_rows.append({"id": [100], "word": ["far"]})
-    far = three_rows.current().files()[1]
-    path = Path(lake._workspace.store.locate(far.path))
+    other_file = three_rows.current().files()[1]
+    path = Path(lake._workspace.store.locate(other_file.path))
     content = path.read_bytes()
     path.write_bytes(b"not a Parquet file")
     three_rows.merge({"id": [2], "word": ["zwei"]}, "id", engine="pyarrow")
     three_rows.merge({"id": [3], "word": ["drei"]}, "id", engine="duckdb")
     path.write_bytes(content)
     assert rows_by_id(three_rows) == {1: "one", 2: "zwei", 3: "drei", 100: "far"}
-    assert far.path in [file.path for file in three_rows.current().files()]
+    assert other_file.path in [file.path for file in three_rows.current().files()]
 
 
 def test_merge_requires_write_permission(three_rows: Dataset, lake: Lake, other_tenant: Lake) -> None:
@@ -245,9 +245,9 @@ def test_merge_key_column_may_be_not_null(lake: Lake, engine: str, strategy: str
 def test_merge_equivalent_arguments_match_the_idempotency_key(three_rows: Dataset) -> None:
     rows = {"id": [3, 4], "word": ["drei", "vier"]}
     three_rows.merge(rows, "id", idempotency_key="k", engine="pyarrow")
-    again = three_rows.merge(rows, [" id"], idempotency_key="k", engine="duckdb", batch_rows=7)
-    assert again.receipt is not None
-    assert again.receipt.replayed
+    repeated = three_rows.merge(rows, [" id"], idempotency_key="k", engine="duckdb", batch_rows=7)
+    assert repeated.receipt is not None
+    assert repeated.receipt.replayed
 
 
 def test_writes_of_spark_frame_with_instants_store_utc(sqlite_workspace: WorkspaceFixture, spark: Any) -> None:

@@ -1,4 +1,4 @@
-"""Writes that another writer overtakes: the result is that of the other write first, then this one, or a clean refusal."""
+"""Writes that another writer overtakes: the result equals a serial order, or the write is rejected without effect."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -54,15 +54,15 @@ _PROGRESS_PHASES = ("read", "match", "write")
 
 
 def _interfere(ds: Dataset, interference: Callable[[list[merge_oracle.Row]], list[merge_oracle.Row]]) -> None:
-    """Commit the change to the dataset as another writer does: by row id, by append, or as a whole."""
+    """Commit a change as another writer: by row id, by append, or by overwrite."""
     stored = ds.to_arrow(row_ids=True).to_pylist()
     ids = {row["id"]: row["rowid"] for row in stored}
     before = {row["id"]: row["word"] for row in stored}
     after = {row["id"]: row["word"] for row in interference([{"id": n, "word": w} for n, w in before.items()])}
     if interference is _replace_all:
         ds.overwrite({"id": list(after), "word": list(after.values())})
-    elif gone := [ids[key] for key in before if key not in after]:
-        ds.delete(gone)
+    elif deleted_ids := [ids[key] for key in before if key not in after]:
+        ds.delete(deleted_ids)
     elif fresh := [key for key in after if key not in before]:
         ds.append({"id": fresh, "word": [after[key] for key in fresh]})
     else:
@@ -83,19 +83,19 @@ def _merge_with_interference(
     ds.append(pa.Table.from_pylist(_BEFORE[3:]))
     pending = [interference]
 
-    def act() -> None:
+    def interfere_once() -> None:
         if pending:
             _interfere(ds, pending.pop())
 
     def on_progress(progress: Progress) -> None:
         if progress.phase == step and (progress.done or step != "write"):
-            act()
+            interfere_once()
 
     source = pa.Table.from_pylist(_SOURCE)
     if step in _PROGRESS_PHASES:
         merged = ds.merge(source, "id", strategy, engine=engine, progress=on_progress)
     else:
-        with failpoints.armed(step, act):
+        with failpoints.armed(step, interfere_once):
             merged = ds.merge(source, "id", strategy, engine=engine)
     if pending:
         pytest.fail(f"the merge never reached the step {step!r}")
@@ -105,7 +105,7 @@ def _merge_with_interference(
     assert merged.stats == stats, f"interference at {step}"
 
 
-@pytest.mark.parametrize("interference", _INTERFERENCES, ids=lambda act: act.__name__.strip("_"))
+@pytest.mark.parametrize("interference", _INTERFERENCES, ids=lambda change: change.__name__.strip("_"))
 @pytest.mark.parametrize("strategy", ["upsert", "insert", "update", "full_merge", "deduplicate"])
 @pytest.mark.parametrize("engine", ["pyarrow", "duckdb"])
 def test_merge_overtaken_at_any_step_equals_serial_order(
@@ -113,11 +113,11 @@ def test_merge_overtaken_at_any_step_equals_serial_order(
 ) -> None:
     for number, step in enumerate((*_FAILPOINTS, *_PROGRESS_PHASES)):
         if engine == "duckdb" and step == "stage.opened":
-            continue  # DuckDB opens its files itself, so Penstock has no step there
+            continue  # DuckDB opens its files itself, so Penstock has no step for it
         _merge_with_interference(sqlite_lake, f"demo.t{number}", engine, strategy, interference, step)
 
 
-@pytest.mark.parametrize("interference", _INTERFERENCES, ids=lambda act: act.__name__.strip("_"))
+@pytest.mark.parametrize("interference", _INTERFERENCES, ids=lambda change: change.__name__.strip("_"))
 @pytest.mark.parametrize("strategy", ["upsert", "insert", "update", "full_merge", "deduplicate"])
 def test_merge_on_spark_overtaken_equals_serial_order(
     sqlite_lake: Lake, spark: Any, strategy: str, interference: Callable[..., Any]
@@ -125,14 +125,14 @@ def test_merge_on_spark_overtaken_equals_serial_order(
     _merge_with_interference(sqlite_lake, "demo.t", "spark", strategy, interference, "stage.synced")
 
 
-# Other writes. Each returns the rows that it should leave, or None if the rows that it names are gone.
+# Other writes. `expect` returns the expected rows, or None if the named rows are deleted.
 
 Rows = list[merge_oracle.Row]
 _FRESH: Rows = [{"id": 70, "word": "new 70"}, {"id": 71, "word": "new 71"}]
 
 
 class AppendWrite:
-    can_conflict = False  # whether the write is refused if another one has changed the files that it replaces
+    can_conflict = False  # whether the write is rejected if another write has changed the files that it replaces
 
     def __init__(self, _lake: Lake, ds: Dataset) -> None:
         self._ds = ds
@@ -206,16 +206,16 @@ def _run_overtaken(ds: Dataset, interference: Callable[..., Any], step: str, run
     """Run a write that is overtaken at a step; return False if it never reaches the step."""
     pending = [interference]
 
-    def act() -> None:
+    def interfere_once() -> None:
         if pending:
             _interfere(ds, pending.pop())
 
-    with failpoints.armed(step, act):
+    with failpoints.armed(step, interfere_once):
         run()
     return not pending
 
 
-@pytest.mark.parametrize("interference", _INTERFERENCES, ids=lambda act: act.__name__.strip("_"))
+@pytest.mark.parametrize("interference", _INTERFERENCES, ids=lambda change: change.__name__.strip("_"))
 @pytest.mark.parametrize("write_type", _WRITES)
 def test_write_overtaken_at_any_step_equals_serial_order(
     sqlite_lake: Lake, write_type: type[AppendWrite], interference: Callable[..., Any]
@@ -226,24 +226,24 @@ def test_write_overtaken_at_any_step_equals_serial_order(
         write = write_type(sqlite_lake, ds)
         after_other = interference(_BEFORE)
         expected = write.expect(after_other, interference is _replace_all)
-        interfered, refused = True, False
+        interfered, is_rejected = True, False
         try:
             interfered = _run_overtaken(ds, interference, step, write.run)
         except (Conflict, NotFound):
-            refused = True
-        if refused:
-            assert write.can_conflict or expected is None, f"refused at {step}"
+            is_rejected = True
+        if is_rejected:
+            assert write.can_conflict or expected is None, f"rejected at {step}"
             expected = after_other
         if interfered:
             reached.add(step)
         else:
             expected = write.expect(_BEFORE, False)
-        assert expected is not None, f"a row that is gone was written at {step}"
+        assert expected is not None, f"a deleted row was written at {step}"
         assert _sorted(ds.to_arrow().to_pylist()) == _sorted(expected), f"interference at {step}"
     assert {"stage.begun"} <= reached
 
 
-@pytest.mark.parametrize("interference", _INTERFERENCES, ids=lambda act: act.__name__.strip("_"))
+@pytest.mark.parametrize("interference", _INTERFERENCES, ids=lambda change: change.__name__.strip("_"))
 def test_overwrite_of_an_expected_version_overtaken_is_a_conflict(
     sqlite_lake: Lake, interference: Callable[..., Any]
 ) -> None:
@@ -256,7 +256,7 @@ def test_overwrite_of_an_expected_version_overtaken_is_a_conflict(
         assert _sorted(ds.to_arrow().to_pylist()) == _sorted(interference(_BEFORE)), f"interference at {step}"
 
 
-@pytest.mark.parametrize("interference", _INTERFERENCES, ids=lambda act: act.__name__.strip("_"))
+@pytest.mark.parametrize("interference", _INTERFERENCES, ids=lambda change: change.__name__.strip("_"))
 def test_transaction_overtaken_is_committed_to_all_datasets_or_to_none(
     sqlite_lake: Lake, interference: Callable[..., Any]
 ) -> None:
@@ -283,7 +283,9 @@ def test_transaction_overtaken_is_committed_to_all_datasets_or_to_none(
 
 @pytest.mark.parametrize("operation", ["append", "merge"])
 @pytest.mark.parametrize("step", ["stage.begun", "stage.synced"])
-@pytest.mark.parametrize("interference", [_delete_matched, _insert_same_key], ids=lambda act: act.__name__.strip("_"))
+@pytest.mark.parametrize(
+    "interference", [_delete_matched, _insert_same_key], ids=lambda change: change.__name__.strip("_")
+)
 @pytest.mark.usefixtures("spark")
 def test_pipeline_overtaken_equals_serial_order(
     sqlite_lake: Lake, operation: str, step: str, interference: Callable[..., Any]

@@ -54,9 +54,9 @@ def write_target(target: Path, files: int) -> int:
 
 def measure_peak_memory(target: Path, rows: int, strategy: str) -> PeakMemory:
     task = json.dumps([str(target), rows, _SOURCE_ROWS, strategy])
-    done = subprocess.run([sys.executable, "-c", _MERGE, task], capture_output=True, text=True, timeout=1200)
-    assert done.returncode == 0, done.stderr
-    stats = json.loads(done.stdout)
+    completed = subprocess.run([sys.executable, "-c", _MERGE, task], capture_output=True, text=True, timeout=1200)
+    assert completed.returncode == 0, completed.stderr
+    stats = json.loads(completed.stdout)
     if strategy == "upsert":
         assert stats["updated"] == stats["expected"]
         assert stats["total"] == rows + _SOURCE_ROWS - stats["expected"]
@@ -85,8 +85,8 @@ def test_match_memory_follows_the_batch_and_not_the_row_group(tmp_path: Path) ->
     pq.write_table(table, tmp_path / "target" / "one.parquet", row_group_size=rows)
     assert pq.read_metadata(tmp_path / "target" / "one.parquet").num_row_groups == 1
     command = [sys.executable, "-c", _INSERT, str(tmp_path / "target")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    inserted, peak = map(int, done.stdout.split())
+    completed = subprocess.run(command, capture_output=True, text=True, check=True)
+    inserted, peak = map(int, completed.stdout.split())
     assert inserted == 1
     assert peak < ids.nbytes / 2, f"{peak:,} bytes for a group whose keys have {ids.nbytes:,}"
 

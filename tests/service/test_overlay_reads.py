@@ -46,14 +46,14 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
     return lake
 
 
-@pytest.mark.parametrize(("where", "count"), FILTERS.items(), ids=list(FILTERS))
-def test_filter_returns_same_rows_and_ids_in_every_read_mode(lake: Lake, where: str, count: int) -> None:
-    at, ws, caller = lake.dataset("a.b").current().snapshot, lake._workspace, lake.caller
-    streamed = read.scan_rows(ws, caller, at, where=where).read_all()
-    on_demand = read.scan_rows(ws, caller, at, where=where, read_ahead=False, batch_rows=7).read_all()
-    with_ids = read.scan_rows(ws, caller, at, where=where, row_ids=True, batch_rows=7).read_all()
-    everything = read.scan_rows(ws, caller, at, row_ids=True).read_all()
-    ids = dict(zip(everything["n"].to_pylist(), everything["rowid"].to_pylist(), strict=True))
+@pytest.mark.parametrize(("condition", "count"), FILTERS.items(), ids=list(FILTERS))
+def test_filter_returns_same_rows_and_ids_in_every_read_mode(lake: Lake, condition: str, count: int) -> None:
+    snapshot, opened, caller = lake.dataset("a.b").current().snapshot, lake._workspace, lake.caller
+    streamed = read.scan_rows(opened, caller, snapshot, where=condition).read_all()
+    on_demand = read.scan_rows(opened, caller, snapshot, where=condition, read_ahead=False, batch_rows=7).read_all()
+    with_ids = read.scan_rows(opened, caller, snapshot, where=condition, row_ids=True, batch_rows=7).read_all()
+    all_rows = read.scan_rows(opened, caller, snapshot, row_ids=True).read_all()
+    ids = dict(zip(all_rows["n"].to_pylist(), all_rows["rowid"].to_pylist(), strict=True))
     assert sorted(ids.values()) == list(range(1, ROWS + 1))
     assert streamed.num_rows == count
     numbers = sorted(streamed["n"].to_pylist())

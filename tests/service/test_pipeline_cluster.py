@@ -38,81 +38,83 @@ TOTALS = {
     ],
 }
 WORKER, EXECUTOR = b"org.apache.spark.deploy.worker.Worker", b"CoarseGrainedExecutorBackend"
-PATIENCE = 300.0  # seconds, for a driver that never ends
+TIMEOUT_SECONDS = 300.0  # seconds until a driver is killed
 
 
 def test_pipeline_on_cluster_matches_local_mode(spark_cluster: spark_sessions.Cluster, tmp_path: Path) -> None:
-    lines, fixes = sample_rows(5_000), sample_rows(600, start=4_700, prime=6007)
+    lines, corrections = sample_rows(5_000), sample_rows(600, start=4_700, prime=6007)
     with opened(tmp_path) as lake:
-        budget, news = lake.create("demo.budget", lines), lake.create("demo.news", fixes)
+        budget, new_lines = lake.create("demo.budget", lines), lake.create("demo.news", corrections)
         operations = [
             append(budget),
-            append(news, source_selector="account IN ('a1', 'a2') AND amount > 500 AND id >= 5000"),
-            merge(news),
+            append(new_lines, source_selector="account IN ('a1', 'a2') AND amount > 500 AND id >= 5000"),
+            merge(new_lines),
             append(budget, aggregation=TOTALS),
         ]
-        here, there = lake.create("demo.here", schema=WORKING), lake.create("demo.there", schema=WORKING)
-        expected = lake.pipeline(pipeline(here, operations)).run().as_json()
+        local, remote = lake.create("demo.local", schema=WORKING), lake.create("demo.remote", schema=WORKING)
+        expected = lake.pipeline(pipeline(local, operations)).run().as_json()
         file, name = tmp_path / "pipeline.json", f"penstock {uuid4()}"
-        file.write_text(json.dumps(pipeline(there, operations)))
-        done = subprocess.run(
+        file.write_text(json.dumps(pipeline(remote, operations)))
+        completed = subprocess.run(
             [sys.executable, "-c", "from penstock.cli import main; main()", "run", file, "--json"],
             env=environment(spark_cluster, tmp_path, {"spark.app.name": name}),
             capture_output=True,
             text=True,
-            timeout=PATIENCE,
+            timeout=TIMEOUT_SECONDS,
         )
-        assert (done.returncode, done.stderr) == (0, "")
-        response = json.loads(done.stdout)
+        assert (completed.returncode, completed.stderr) == (0, "")
+        response = json.loads(completed.stdout)
         assert name in applications(spark_cluster)
 
         filtered = [
             row
-            for row in fixes.to_pylist()
+            for row in corrections.to_pylist()
             if row["account"] in ("a1", "a2") and row["amount"] > 500 and row["id"] >= 5_000
         ]
-        counts = [(each["result"].get("rows_appended"), each["result"].get("inserted")) for each in response["results"]]
+        counts = [
+            (result["result"].get("rows_appended"), result["result"].get("inserted")) for result in response["results"]
+        ]
         assert counts == [(5_000, None), (len(filtered), None), (None, 300 - len(filtered)), (ACCOUNTS, None)]
         assert response["results"][2]["result"]["updated"] == 300 + len(filtered)
-        assert answers(response["results"]) == answers(expected["results"])
-        assert (response["state"], there.version) == (expected["state"], here.version) == ("succeeded", 2)
-        assert there.num_rows == 5_000 + 300 + ACCOUNTS
-        assert rows(there) == rows(here)
+        assert without_times(response["results"]) == without_times(expected["results"])
+        assert (response["state"], remote.version) == (expected["state"], local.version) == ("succeeded", 2)
+        assert remote.num_rows == 5_000 + 300 + ACCOUNTS
+        assert rows(remote) == rows(local)
 
 
 def test_pipeline_survives_loss_of_worker_and_executors(tmp_path: Path) -> None:
     with opened(tmp_path) as lake:
         budget = lake.create("demo.budget", sample_rows(120_000))
         operations = [append(budget), append(budget, aggregation=TOTALS)]
-        here, there = lake.create("demo.here", schema=WORKING), lake.create("demo.there", schema=WORKING)
-        expected = lake.pipeline(pipeline(here, operations)).run()
-        with spark_sessions.cluster() as cluster, driver(cluster, tmp_path, pipeline(there, operations)) as running:
+        local, remote = lake.create("demo.local", schema=WORKING), lake.create("demo.remote", schema=WORKING)
+        expected = lake.pipeline(pipeline(local, operations)).run()
+        with spark_sessions.cluster() as cluster, driver(cluster, tmp_path, pipeline(remote, operations)) as running:
             # Kill a worker with its executors while files are written, and the last executor while rows are grouped.
             kills = {0: lambda: kill_worker(cluster), 1: lambda: kill_executors(cluster)}
             events: list[dict[str, Any]] = []
-            struck: dict[int, int] = {}  # operation → number of events before the kill
+            kills_by_operation: dict[int, int] = {}  # operation → number of events before the kill
             assert running.stdout is not None
             for line in running.stdout:
                 events.append(json.loads(line))
                 number = events[-1].get("operation")
-                if number in kills and number not in struck and in_the_middle(events[-1]):
+                if number in kills and number not in kills_by_operation and during_operation(events[-1]):
                     kills[number]()
-                    struck[number] = len(events)
+                    kills_by_operation[number] = len(events)
             _, stderr = running.communicate()
             assert (running.returncode, stderr) == (0, "")
             assert cluster.alive() == spark_sessions.WORKERS - 1
 
-        assert list(struck) == [0, 1]
-        for number, index in struck.items():
+        assert list(kills_by_operation) == [0, 1]
+        for number, index in kills_by_operation.items():
             before = set(events[index - 1]["executors"])
-            assert len(before) == spark_sessions.WORKERS - number + 1  # the driver is one of them
+            assert len(before) == spark_sessions.WORKERS - number + 1  # the driver is an executor in this list
             assert any(
-                each["operation"] == number and before - set(each["executors"]) and left(each)
-                for each in events[index:-1]
+                event["operation"] == number and before - set(event["executors"]) and remaining_tasks(event)
+                for event in events[index:-1]
             ), f"operation {number} ended before it lost an executor"
-        assert answers(events[-1]["results"]) == answers(expected.results)
-        assert (there.version, there.num_rows) == (here.version, here.num_rows) == (2, 120_000 + ACCOUNTS)
-        assert rows(there) == rows(here)
+        assert without_times(events[-1]["results"]) == without_times(expected.results)
+        assert (remote.version, remote.num_rows) == (local.version, local.num_rows) == (2, 120_000 + ACCOUNTS)
+        assert rows(remote) == rows(local)
 
 
 def sample_rows(count: int, start: int = 0, prime: int = 7919) -> pa.Table:
@@ -136,9 +138,9 @@ def pipeline(working: Dataset, operations: list[dict[str, Any]]) -> dict[str, An
     return {"name": "cluster", "working": {"dataset_id": str(working.id)}, "operations": operations}
 
 
-def answers(results: Any) -> list[dict[str, Any]]:
+def without_times(results: Any) -> list[dict[str, Any]]:
     """Return the responses of operations without their times."""
-    return [{**each, "result": {**each["result"], "execution_time_ms": 0}} for each in results]
+    return [{**result, "result": {**result["result"], "execution_time_ms": 0}} for result in results]
 
 
 def rows(dataset: Dataset) -> pa.Table:
@@ -150,9 +152,9 @@ def opened(folder: Path) -> Lake:
     return penstock.open(settings=settings, create=True)
 
 
-def environment(cluster: spark_sessions.Cluster, folder: Path, more: dict[str, str] | None = None) -> dict[str, str]:
+def environment(cluster: spark_sessions.Cluster, folder: Path, extra: dict[str, str] | None = None) -> dict[str, str]:
     """Return the environment of a pipeline run on a cluster."""
-    conf = cluster.conf() | (more or {})
+    conf = cluster.conf() | (extra or {})
     return {
         **os.environ,
         "PYTHONPATH": str(Path(__file__).parents[1]),
@@ -167,16 +169,16 @@ def environment(cluster: spark_sessions.Cluster, folder: Path, more: dict[str, s
 
 def applications(cluster: spark_sessions.Cluster) -> set[str]:
     """Return the names of all applications of the master."""
-    with urllib.request.urlopen(f"{cluster.page}/json/", timeout=10) as answer:
-        response = json.load(answer)
-    return {each["name"] for each in response["activeapps"] + response["completedapps"]}
+    with urllib.request.urlopen(f"{cluster.url}/json/", timeout=10) as http_response:
+        response = json.load(http_response)
+    return {application["name"] for application in response["activeapps"] + response["completedapps"]}
 
 
-def in_the_middle(response: dict[str, Any]) -> bool:
-    return bool(response["tasks_done"] and left(response) > response["tasks"] / 3)
+def during_operation(response: dict[str, Any]) -> bool:
+    return bool(response["tasks_done"] and remaining_tasks(response) > response["tasks"] / 3)
 
 
-def left(response: dict[str, Any]) -> int:
+def remaining_tasks(response: dict[str, Any]) -> int:
     return int(response["tasks"] - response["tasks_done"])
 
 
@@ -188,8 +190,8 @@ def kill_worker(cluster: spark_sessions.Cluster) -> None:
 
 
 def kill_executors(cluster: spark_sessions.Cluster) -> None:
-    living = workers(cluster)
-    for pid in [child for child, parent, line in processes() if parent in living and EXECUTOR in line]:
+    running = workers(cluster)
+    for pid in [child for child, parent, line in processes() if parent in running and EXECUTOR in line]:
         os.kill(pid, signal.SIGKILL)
 
 
@@ -198,11 +200,11 @@ def workers(cluster: spark_sessions.Cluster) -> list[int]:
 
 
 def processes() -> Iterator[tuple[int, int, bytes]]:
-    """Number, parent's number and command line."""
+    """Yield pid, parent pid and command line of each process."""
     for index in Path("/proc").glob("[0-9]*"):
         try:
             status, line = (index / "stat").read_bytes(), (index / "cmdline").read_bytes()
-        except OSError:  # it has just ended
+        except OSError:  # the process has just ended
             continue
         yield int(index.name), int(status.rpartition(b")")[2].split()[1]), line
 
@@ -211,11 +213,11 @@ def processes() -> Iterator[tuple[int, int, bytes]]:
 def driver(
     cluster: spark_sessions.Cluster, folder: Path, definition: dict[str, Any]
 ) -> Iterator["subprocess.Popen[str]"]:
-    """A process that runs a pipeline and prints its progress line by line and its responses in the last line."""
+    """Start a process that runs a pipeline and prints its progress by line, and its responses in the last line."""
     command = [sys.executable, __file__, json.dumps(definition)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, env=environment(cluster, folder), stdout=pipe, stderr=pipe, text=True) as process:
-        watchdog = threading.Timer(PATIENCE, process.kill)
+        watchdog = threading.Timer(TIMEOUT_SECONDS, process.kill)
         watchdog.start()
         try:
             yield process
@@ -227,14 +229,17 @@ def driver(
 def main(definition: str) -> None:
     from pyspark import SparkContext
 
-    def tell(progress: Progress) -> None:
+    def print_event(progress: Progress) -> None:
         context = SparkContext._active_spark_context
-        running_pids = context.statusTracker().getExecutorInfos() if context else []
-        response = {"operation": progress.operation, "tasks": progress.tasks, "tasks_done": progress.tasks_done}
-        print(json.dumps({**response, "executors": [f"{each.host}:{each.port}" for each in running_pids]}), flush=True)
+        executors = context.statusTracker().getExecutorInfos() if context else []
+        event = {"operation": progress.operation, "tasks": progress.tasks, "tasks_done": progress.tasks_done}
+        print(
+            json.dumps({**event, "executors": [f"{executor.host}:{executor.port}" for executor in executors]}),
+            flush=True,
+        )
 
     with penstock.open() as lake:
-        run = lake.pipeline(json.loads(definition)).run(progress=tell)
+        run = lake.pipeline(json.loads(definition)).run(progress=print_event)
     print(json.dumps({"results": list(run.results)}), flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Pipelines are kept for those who may see them, and changed by those who know what they change."""
+"""Stored pipelines: access, roles and preconditions."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -36,49 +36,49 @@ def replace_pipeline(lake: Lake, id: UUID, new: Any, expected: VersionPreconditi
     return pipeline_definitions.replace(lake._workspace, lake.caller, id, new, expected)
 
 
-def reason_of_error(kind: type[PenstockError], use: Callable[..., Any], *args: Any) -> str:
-    with pytest.raises(kind) as caught:
+def reason_of_error(error_class: type[PenstockError], use: Callable[..., Any], *args: Any) -> str:
+    with pytest.raises(error_class) as raised:
         use(*args)
-    return caught.value.reason
+    return raised.value.reason
 
 
 def test_show_returns_created_pipeline(lake: Lake) -> None:
-    made = create(lake)
-    assert (made.pipeline, made.version) == (parse_pipeline(value()), 1)
-    assert (made.created_by, made.updated_by) == (lake.caller.user, lake.caller.user)
-    assert made.created_at == made.updated_at
-    assert show(lake, made.id) == made
-    assert list(made.as_json()) == [
+    created = create(lake)
+    assert (created.pipeline, created.version) == (parse_pipeline(value()), 1)
+    assert (created.created_by, created.updated_by) == (lake.caller.user, lake.caller.user)
+    assert created.created_at == created.updated_at
+    assert show(lake, created.id) == created
+    assert list(created.as_json()) == [
         "id", "name", "working", "operations", "version", "created_at", "created_by", "updated_at", "updated_by",
     ]  # fmt: skip
 
 
 def test_create_reports_all_errors(lake: Lake) -> None:
-    made = create(lake)
+    created = create(lake)
     for wrong in (None, [], {}, value(" "), value(operations=[]), value(owner="me")):
         assert (
             reason_of_error(Invalid, pipeline_definitions.create, lake._workspace, lake.caller, wrong) == "bad_pipeline"
         )
         assert (
-            reason_of_error(Invalid, replace_pipeline, lake, made.id, wrong, VersionPrecondition((1,)))
+            reason_of_error(Invalid, replace_pipeline, lake, created.id, wrong, VersionPrecondition((1,)))
             == "bad_pipeline"
         )
-    assert show(lake, made.id) == made
+    assert show(lake, created.id) == created
 
 
 def test_replace_accepts_modified_output_of_show(lake: Lake) -> None:
-    made = create(lake)
-    after = replace_pipeline(lake, made.id, {**made.as_json(), "name": "weekly"})
-    assert after == replace(made, pipeline=parse_pipeline(value("weekly")), version=2, updated_at=after.updated_at)
-    assert after.updated_at > made.updated_at
-    assert show(lake, made.id) == after
-    copy = pipeline_definitions.create(lake._workspace, lake.caller, {**made.as_json(), "name": "copy"})
-    assert (copy.version, copy.id != made.id) == (1, True)
+    created = create(lake)
+    after = replace_pipeline(lake, created.id, {**created.as_json(), "name": "weekly"})
+    assert after == replace(created, pipeline=parse_pipeline(value("weekly")), version=2, updated_at=after.updated_at)
+    assert after.updated_at > created.updated_at
+    assert show(lake, created.id) == after
+    copy = pipeline_definitions.create(lake._workspace, lake.caller, {**created.as_json(), "name": "copy"})
+    assert (copy.version, copy.id != created.id) == (1, True)
 
 
 def test_replace_without_changes_creates_no_version(lake: Lake) -> None:
-    made = create(lake)
-    assert replace_pipeline(lake, made.id, value(), VersionPrecondition((1,))) == made
+    created = create(lake)
+    assert replace_pipeline(lake, created.id, value(), VersionPrecondition((1,))) == created
 
 
 EXPECTATIONS: list[tuple[VersionPrecondition | None, int | None, str | None]] = [
@@ -98,44 +98,44 @@ EXPECTATIONS: list[tuple[VersionPrecondition | None, int | None, str | None]] = 
 def test_replace_checks_expected_version(
     lake: Lake, expected: VersionPrecondition | None, version: int | None, reason: str | None
 ) -> None:
-    made = create(lake)
+    created = create(lake)
     new = value("weekly") | ({} if version is None else {"version": version})
     if reason is None:
-        assert replace_pipeline(lake, made.id, new, expected).version == 2
+        assert replace_pipeline(lake, created.id, new, expected).version == 2
         return
-    with pytest.raises(Conflict) as caught:
-        replace_pipeline(lake, made.id, new, expected)
-    assert caught.value.reason == reason
-    assert caught.value.context == {"pipeline_id": str(made.id), "current_version": 1}
-    assert show(lake, made.id) == made
+    with pytest.raises(Conflict) as raised:
+        replace_pipeline(lake, created.id, new, expected)
+    assert raised.value.reason == reason
+    assert raised.value.context == {"pipeline_id": str(created.id), "current_version": 1}
+    assert show(lake, created.id) == created
 
 
 def test_replace_without_version_is_rejected(lake: Lake) -> None:
-    made = create(lake)
-    assert reason_of_error(Invalid, replace_pipeline, lake, made.id, value("weekly")) == "missing_version"
+    created = create(lake)
+    assert reason_of_error(Invalid, replace_pipeline, lake, created.id, value("weekly")) == "missing_version"
 
 
 @pytest.mark.parametrize("expected", [None, VersionPrecondition((1,)), VersionPrecondition(None, from_header=True)])
 def test_removed_pipeline_is_not_found(lake: Lake, expected: VersionPrecondition | None) -> None:
-    made = create(lake)
-    pipeline_definitions.remove(lake._workspace, lake.caller, made.id, expected)
-    assert reason_of_error(NotFound, show, lake, made.id) == "pipeline_not_found"
+    created = create(lake)
+    pipeline_definitions.remove(lake._workspace, lake.caller, created.id, expected)
+    assert reason_of_error(NotFound, show, lake, created.id) == "pipeline_not_found"
     assert pipeline_definitions.search(lake._workspace, lake.caller, ALL).items == []
-    assert create(lake).id != made.id
+    assert create(lake).id != created.id
 
 
 def test_remove_of_changed_pipeline_conflicts(lake: Lake) -> None:
-    made = create(lake)
-    after = replace_pipeline(lake, made.id, value("weekly"), VersionPrecondition((1,)))
+    created = create(lake)
+    after = replace_pipeline(lake, created.id, value("weekly"), VersionPrecondition((1,)))
     for expected, reason in [
         (VersionPrecondition((1,)), "pipeline_changed"),
         (VersionPrecondition((1,), from_header=True), "precondition_failed"),
     ]:
         assert (
-            reason_of_error(Conflict, pipeline_definitions.remove, lake._workspace, lake.caller, made.id, expected)
+            reason_of_error(Conflict, pipeline_definitions.remove, lake._workspace, lake.caller, created.id, expected)
             == reason
         )
-    assert show(lake, made.id) == after
+    assert show(lake, created.id) == after
 
 
 USES: dict[str, tuple[Role, Callable[[Lake, UUID], Any]]] = {
@@ -152,24 +152,24 @@ USES: dict[str, tuple[Role, Callable[[Lake, UUID], Any]]] = {
 
 @pytest.mark.parametrize("use", USES)
 def test_viewer_reads_and_developer_writes_pipelines(lake: Lake, use: str) -> None:
-    made = create(lake)
-    least, function = USES[use]
+    created = create(lake)
+    min_role, function = USES[use]
     for role in Role:
-        someone = Lake(lake._workspace, replace(lake.caller, role=role), lake._folder)
-        if role < least:
-            assert reason_of_error(Forbidden, function, someone, made.id) == "role_too_low"
-        elif role is least:
-            function(someone, made.id)
+        user = Lake(lake._workspace, replace(lake.caller, role=role), lake._folder)
+        if role < min_role:
+            assert reason_of_error(Forbidden, function, user, created.id) == "role_too_low"
+        elif role is min_role:
+            function(user, created.id)
 
 
 @pytest.mark.parametrize("use", ["show", "replace", "remove"])
 def test_pipeline_of_other_tenant_is_not_found(lake: Lake, other_tenant: Lake, use: str) -> None:
-    made = create(lake)
-    answers = set()
-    for id in (made.id, uuid4()):
-        with pytest.raises(NotFound) as caught:
+    created = create(lake)
+    errors = set()
+    for id in (created.id, uuid4()):
+        with pytest.raises(NotFound) as raised:
             USES[use][1](other_tenant, id)
-        answers.add(str(caught.value.as_dict()).replace(str(id), "ID"))
-    assert len(answers) == 1
-    assert show(lake, made.id) == made
+        errors.add(str(raised.value.as_dict()).replace(str(id), "ID"))
+    assert len(errors) == 1
+    assert show(lake, created.id) == created
     assert pipeline_definitions.search(other_tenant._workspace, other_tenant.caller, ALL).items == []

@@ -18,7 +18,7 @@ OUTPUT = {"schema_name": "demo", "table_name": "result"}
 
 @pytest.fixture
 def lake(sqlite_workspace: WorkspaceFixture) -> Iterator[Lake]:
-    """A workspace on SQLite: Spark jobs do not depend on the database."""
+    """Open a workspace on SQLite: Spark jobs do not depend on the database."""
     with sqlite_workspace.open() as opened:
         set_edit_mode(opened, EditMode.MARK)
         yield opened
@@ -26,7 +26,7 @@ def lake(sqlite_workspace: WorkspaceFixture) -> Iterator[Lake]:
 
 @pytest.fixture
 def working(lake: Lake) -> Dataset:
-    """A dataset with the ids 1, 3, 5 to 9 in one file with a vector, and 20 in another without one."""
+    """Create a dataset with the ids 1, 3, 5 to 9 in a file with a vector, and 20 in a file without a vector."""
     dataset = create_numbers(lake, "demo.working", range(10))
     delete_ids(dataset, 0, 2, 4)
     dataset.append({"id": [20], "word": ["w20"]})
@@ -36,7 +36,7 @@ def working(lake: Lake) -> Dataset:
 
 @pytest.fixture
 def source(lake: Lake) -> Dataset:
-    """A dataset with the ids 1, 3, 7, 21, 22 in one file with a vector, and 30 in another without one."""
+    """Create a dataset with the ids 1, 3, 7, 21, 22 in a file with a vector, and 30 in a file without a vector."""
     dataset = create_numbers(lake, "demo.source", [1, 2, 3, 4, 7, 8, 21, 22], prefix="s")
     delete_ids(dataset, 2, 4, 8)
     dataset.append({"id": [30], "word": ["s30"]})

@@ -1,4 +1,4 @@
-"""The registry of query executions: who sees and cancels which, and how it is bounded."""
+"""The registry of query executions: visibility, cancellation and limits."""
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -97,8 +97,8 @@ def test_register_same_id_twice_conflicts_only_within_a_tenant() -> None:
             with pytest.raises(AlreadyExists) as error, registry.register(caller, PREVIEW, CancelToken(), id):
                 pass
             assert error.value.reason == "execution_exists"
-        assert len(registry) == 2  # the conflict has removed none
-    with registry.register(ADA, PREVIEW, CancelToken(), id):  # an id that has ended may be used again
+        assert len(registry) == 2  # the conflict has removed no execution
+    with registry.register(ADA, PREVIEW, CancelToken(), id):  # the id of an ended execution can be used again
         assert len(registry) == 1
 
 

@@ -25,7 +25,7 @@ programs = st.lists(
 )
 
 
-class Model:
+class VersionModel:
     """Every version as a list of (row id, values), and the next row id."""
 
     def __init__(self) -> None:
@@ -33,16 +33,16 @@ class Model:
         self.next_id = 1
 
     def run(self, operation: str, rows_to_write: list[Any] | None) -> None:
-        width, now = self.versions[-1]
+        width, current = self.versions[-1]
         fresh = [(self.next_id + i, row) for i, row in enumerate(rows_to_write or [])]
         self.next_id += len(fresh)
         match operation:
             case "append" | "replay" if fresh:
-                self.versions.append((width, now + fresh))
-            case "overwrite" if fresh or now:
+                self.versions.append((width, current + fresh))
+            case "overwrite" if fresh or current:
                 self.versions.append((width, fresh))
             case "alter":
-                self.versions.append((width + 1, now))
+                self.versions.append((width + 1, current))
 
     def compacted(self) -> None:
         self.versions.append(self.versions[-1])
@@ -57,7 +57,7 @@ def table(rows_to_write: list[Any]) -> pa.Table:
     )
 
 
-def run(ds: Dataset, model: Model, operation: str, rows_to_write: list[Any] | None, key: int) -> None:
+def run(ds: Dataset, model: VersionModel, operation: str, rows_to_write: list[Any] | None, key: int) -> None:
     match operation:
         case "append":
             ds.append(table(rows_to_write or []))
@@ -79,19 +79,19 @@ def run(ds: Dataset, model: Model, operation: str, rows_to_write: list[Any] | No
 @settings(max_examples=examples(40, soak=300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(programs)
 def test_random_history_matches_model_in_every_version(program: list[tuple[str, Any]]) -> None:
-    model = Model()
+    model = VersionModel()
     with tempfile.TemporaryDirectory() as folder, WorkspaceFixture.make(Path(folder) / "w", None).open() as lake:
         ds = lake.create("demo.random", schema=table([]).schema)
         for key, (operation, new_rows) in enumerate(program):
             run(ds, model, operation, new_rows, key)
         assert ds.version == len(model.versions)
-        for number, (width, held) in enumerate(model.versions, 1):
-            at = ds.at(number)
-            assert len(at.schema) == width
-            read = at.to_arrow(row_ids=True).to_pylist()
-            assert sorted((row["rowid"], (row["number"], row["word"])) for row in read) == sorted(held)
-            assert at.num_rows == len(held)
+        for number, (width, rows) in enumerate(model.versions, 1):
+            snapshot = ds.at(number)
+            assert len(snapshot.schema) == width
+            read = snapshot.to_arrow(row_ids=True).to_pylist()
+            assert sorted((row["rowid"], (row["number"], row["word"])) for row in read) == sorted(rows)
+            assert snapshot.num_rows == len(rows)
             for low in (-2, 3):
-                matching = at.to_arrow(["word"], f"number > {low}")["word"].to_pylist()
-                expected = [word for _, (n, word) in held if n is not None and n > low]
+                matching = snapshot.to_arrow(["word"], f"number > {low}")["word"].to_pylist()
+                expected = [word for _, (n, word) in rows if n is not None and n > low]
                 assert sorted(map(repr, matching)) == sorted(map(repr, expected))

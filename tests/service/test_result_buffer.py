@@ -20,7 +20,7 @@ def collect(budget: MemoryBudget, table: pa.Table = TABLE, **options: int) -> pa
     return ResultBuffer(budget, **options).collect(LOCAL_CALLER, table.schema, table.to_batches(max_chunksize=1_000))
 
 
-def mapped() -> int:
+def is_mapped() -> int:
     return Path("/proc/self/maps").read_text().count("penstock-result-")
 
 
@@ -47,15 +47,15 @@ def test_collect_over_budget_uses_temporary_file(tmp_path: Path, monkeypatch: py
         (MemoryBudget(SIZE // 2), dict[str, int]()),
         (MemoryBudget(SIZE * 50), {"max_result_bytes": SIZE // 2}),
     ):
-        before = mapped()
+        before = is_mapped()
         table = collect(budget, **options)
         assert table == TABLE
-        assert mapped() > before
+        assert is_mapped() > before
         assert budget.used_bytes == 0
         assert os.listdir(tmp_path) == []
         del table
         gc.collect()
-        assert mapped() == before
+        assert is_mapped() == before
 
 
 def test_collect_with_failing_source_releases_budget() -> None:

@@ -30,7 +30,7 @@ from penstock.service.datasets.write import load_writable
 from penstock.service.transactions.transaction_commit import commit_changes
 from support.workspaces import WorkspaceFixture
 
-Held = dict[int, tuple[int, str]]  # row id → values
+RowsById = dict[int, tuple[int, str]]  # row id → values
 
 
 def table(rows: list[tuple[Any, Any]]) -> pa.Table:
@@ -39,16 +39,16 @@ def table(rows: list[tuple[Any, Any]]) -> pa.Table:
     )
 
 
-def held(ds: Dataset, version: int | None = None) -> Held:
-    at = ds.current() if version is None else ds.at(version)
-    return by_id(at.to_arrow(row_ids=True))
+def read_rows(ds: Dataset, version: int | None = None) -> RowsById:
+    snapshot = ds.current() if version is None else ds.at(version)
+    return by_id(snapshot.to_arrow(row_ids=True))
 
 
-def by_id(rows: pa.Table) -> Held:
+def by_id(rows: pa.Table) -> RowsById:
     """Return the values by row id in the order of the rows, and check that row ids are unique."""
-    found = {row["rowid"]: (row["id"], row["word"]) for row in rows.to_pylist()}
-    assert len(found) == rows.num_rows
-    return found
+    rows_by_id = {row["rowid"]: (row["id"], row["word"]) for row in rows.to_pylist()}
+    assert len(rows_by_id) == rows.num_rows
+    return rows_by_id
 
 
 def update(ds: Dataset, ids: list[int], rows: list[tuple[Any, Any]], **options: Any) -> EditResult:
@@ -65,9 +65,9 @@ def stored(ds: Dataset) -> set[str]:
     return {path for path, _ in ds._lake._workspace.store.files(ds.current().snapshot.location)}
 
 
-def before_commit(act: Callable[[], object]) -> AbstractContextManager[None]:
+def before_commit(action: Callable[[], object]) -> AbstractContextManager[None]:
     """Call a function once, right before the next commit."""
-    pending = [act]
+    pending = [action]
     return failpoints.armed("stage.complete", lambda: pending and pending.pop()())
 
 
@@ -77,59 +77,59 @@ def edit_mode(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def five(three_rows: Dataset) -> Dataset:
-    """Five rows in two files."""
+def five_rows(three_rows: Dataset) -> Dataset:
+    """Create five rows in two files."""
     three_rows.append({"id": [4, 5], "word": ["four", "five"]})
     return three_rows
 
 
-def test_update_replaces_rows_by_id(five: Dataset, edit_mode: str) -> None:
-    result = update(five, [5, 2], [(50, "V"), (20, "II")], returning=True)
-    assert held(five) == {1: (1, "one"), 2: (20, "II"), 3: (3, "three"), 4: (4, "four"), 5: (50, "V")}
+def test_update_replaces_rows_by_id(five_rows: Dataset, edit_mode: str) -> None:
+    result = update(five_rows, [5, 2], [(50, "V"), (20, "II")], returning=True)
+    assert read_rows(five_rows) == {1: (1, "one"), 2: (20, "II"), 3: (3, "three"), 4: (4, "four"), 5: (50, "V")}
     assert result.affected == 2
     assert result.returned is not None
     assert list(by_id(result.returned).items()) == [(5, (50, "V")), (2, (20, "II"))]
-    assert result.returned.schema.equals(five.schema.append(pa.field("rowid", pa.int64(), nullable=False)))
-    last = five.history()[0]
+    assert result.returned.schema.equals(five_rows.schema.append(pa.field("rowid", pa.int64(), nullable=False)))
+    last = five_rows.history()[0]
     assert (last.operation, last.counts.updated, last.rows) == ("update", 2, 5)
     assert (last.files, last.deleted_rows, last.vector_files) == ((3, 2, 2) if edit_mode == "mark" else (2, 0, 0))
     assert result.receipt is not None
     assert result.receipt.version == 3
-    assert held(five, 2)[5] == (5, "five")
-    assert update(five, [2], [(2, "two")]).returned is None
+    assert read_rows(five_rows, 2)[5] == (5, "five")
+    assert update(five_rows, [2], [(2, "two")]).returned is None
 
 
-def test_delete_returns_rows_in_order_of_ids(five: Dataset) -> None:
-    result = delete(five, [4, 99, 1, 4, 3], returning=True)
+def test_delete_returns_rows_in_order_of_ids(five_rows: Dataset) -> None:
+    result = delete(five_rows, [4, 99, 1, 4, 3], returning=True)
     assert result.affected == 3
     assert result.returned is not None
     assert list(by_id(result.returned).items()) == [(4, (4, "four")), (1, (1, "one")), (3, (3, "three"))]
-    assert result.returned.schema.equals(five.schema.append(pa.field("rowid", pa.int64(), nullable=False)))
-    assert held(five) == {2: (2, "two"), 5: (5, "five")}
-    last = five.history()[0]
+    assert result.returned.schema.equals(five_rows.schema.append(pa.field("rowid", pa.int64(), nullable=False)))
+    assert read_rows(five_rows) == {2: (2, "two"), 5: (5, "five")}
+    last = five_rows.history()[0]
     assert (last.operation, last.counts.deleted, last.rows) == ("delete", 3, 2)
-    assert len(held(five, 2)) == 5
+    assert len(read_rows(five_rows, 2)) == 5
 
 
-def test_delete_of_unknown_ids_creates_no_version(five: Dataset) -> None:
-    result = delete(five, [99, -1, 0, 2**63 - 1, -(2**63)], returning=True)
+def test_delete_of_unknown_ids_creates_no_version(five_rows: Dataset) -> None:
+    result = delete(five_rows, [99, -1, 0, 2**63 - 1, -(2**63)], returning=True)
     assert result.affected == 0
     assert result.returned is not None
     assert result.returned.num_rows == 0
-    assert five.version == 2
+    assert five_rows.version == 2
 
 
-def test_delete_of_all_rows_of_file_removes_file(five: Dataset) -> None:
-    (first, second) = five.current().files()
-    result = delete(five, [5, 4], returning=True)
-    assert [file.path for file in five.current().files()] == [first.path]
+def test_delete_of_all_rows_of_file_removes_file(five_rows: Dataset) -> None:
+    (first, second) = five_rows.current().files()
+    result = delete(five_rows, [5, 4], returning=True)
+    assert [file.path for file in five_rows.current().files()] == [first.path]
     assert result.returned is not None
     assert list(by_id(result.returned)) == [5, 4]
-    assert delete(five, [1, 2, 3]).affected == 3
-    assert (five.current().files(), five.num_rows) == ([], 0)
-    five.append({"id": [6], "word": ["six"]})
-    assert held(five) == {6: (6, "six")}, "row ids are never reused"
-    assert second.path in stored(five)
+    assert delete(five_rows, [1, 2, 3]).affected == 3
+    assert (five_rows.current().files(), five_rows.num_rows) == ([], 0)
+    five_rows.append({"id": [6], "word": ["six"]})
+    assert read_rows(five_rows) == {6: (6, "six")}, "row ids are never reused"
+    assert second.path in stored(five_rows)
 
 
 REJECTED: dict[str, tuple[list[int], list[tuple[Any, Any]] | None, type[PenstockError], str, str]] = {
@@ -149,7 +149,7 @@ REJECTED: dict[str, tuple[list[int], list[tuple[Any, Any]] | None, type[Penstock
         "row_count_mismatch",
         "row_ids count (1) does not match input rows (2)",
     ),
-    "an id twice": (
+    "a duplicate id": (
         [4, 3, 1, 3, 4],
         [(1, "x")] * 5,
         Invalid,
@@ -157,18 +157,18 @@ REJECTED: dict[str, tuple[list[int], list[tuple[Any, Any]] | None, type[Penstock
         "row_id 3 is given more than once",
     ),
     "a missing id": ([5, 99, 1, 77], [(1, "x")] * 4, NotFound, "row_not_found", "row_id 99 not found in table"),
-    "nothing but missing ids": ([-7], [(1, "x")], NotFound, "row_not_found", "row_id -7 not found in table"),
+    "only unknown ids": ([-7], [(1, "x")], NotFound, "row_not_found", "row_id -7 not found in table"),
 }
 
 
 @pytest.mark.parametrize("case", REJECTED)
-def test_rejected_edit_changes_nothing(five: Dataset, case: str) -> None:
+def test_rejected_edit_changes_nothing(five_rows: Dataset, case: str) -> None:
     ids, rows, error_class, reason, sentence = REJECTED[case]
-    before = stored(five)
-    with pytest.raises(error_class) as caught:
-        delete(five, ids) if rows is None else update(five, ids, rows)
-    assert (caught.value.reason, caught.value.message) == (reason, sentence)
-    assert (five.version, stored(five)) == (2, before)
+    before = stored(five_rows)
+    with pytest.raises(error_class) as raised:
+        delete(five_rows, ids) if rows is None else update(five_rows, ids, rows)
+    assert (raised.value.reason, raised.value.message) == (reason, sentence)
+    assert (five_rows.version, stored(five_rows)) == (2, before)
 
 
 def test_update_with_one_unknown_id_changes_nothing(lake: Lake) -> None:
@@ -180,90 +180,92 @@ def test_update_with_one_unknown_id_changes_nothing(lake: Lake) -> None:
     assert (ds.version, stored(ds)) == (1, before)
     ids[4_999] = 5_000
     assert update(ds, ids, [(n, "new") for n in ids]).affected == 10_000
-    assert held(ds) == {n: (n, "new") for n in range(1, 10_001)}
+    assert read_rows(ds) == {n: (n, "new") for n in range(1, 10_001)}
 
 
 def test_update_with_other_schema_is_rejected(lake: Lake) -> None:
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("word", pa.string())])
     ds = lake.create("demo.required", pa.table({"id": [1, 2], "word": ["one", "two"]}, schema=schema))
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(Invalid) as raised:
         update(ds, [1, 2], [(1, "x"), (None, "y")])
-    assert caught.value.reason == "null_in_required_column"
+    assert raised.value.reason == "null_in_required_column"
     with pytest.raises(Invalid, match="column mismatch: table has 2 columns, input has 1"):
         row_edits.update(lake._workspace, lake.caller, ds.id, pa.array([1]), pa.table({"id": [1]}))
     assert update(ds, [2], [(3, None)]).affected == 1
-    assert held(ds) == {1: (1, "one"), 2: (3, None)}
+    assert read_rows(ds) == {1: (1, "one"), 2: (3, None)}
 
 
 def test_edit_of_dataset_without_row_ids_is_rejected(lake: Lake) -> None:
     ds = lake.create("demo.events", table([(1, "one")]), row_ids=False)
-    with pytest.raises(Unsupported, match=r"table 'events' does not support UPDATE \(no rowid\)") as caught:
+    with pytest.raises(Unsupported, match=r"table 'events' does not support UPDATE \(no rowid\)") as raised:
         update(ds, [1], [(1, "x")])
-    assert caught.value.reason == "missing_row_ids"
+    assert raised.value.reason == "missing_row_ids"
     with pytest.raises(Unsupported, match=r"table 'events' does not support DELETE \(no rowid\)"):
         delete(ds, [1])
 
 
-def test_edit_requires_write_access(five: Dataset, lake: Lake, other_tenant: Lake) -> None:
+def test_edit_requires_write_access(five_rows: Dataset, lake: Lake, other_tenant: Lake) -> None:
     with pytest.raises(NotFound):
-        delete(Dataset(other_tenant, five.id), [1])
+        delete(Dataset(other_tenant, five_rows.id), [1])
     viewer = Lake(lake._workspace, replace(lake.caller, role=Role.VIEWER), lake._folder)
     with pytest.raises(Forbidden):
-        update(Dataset(viewer, five.id), [1], [(1, "x")])
+        update(Dataset(viewer, five_rows.id), [1], [(1, "x")])
     sealed = lake.create("demo.sealed", table([(1, "one")]), read_only=True)
-    with pytest.raises(Unsupported) as caught:
+    with pytest.raises(Unsupported) as raised:
         delete(sealed, [1])
-    assert caught.value.reason == "read_only"
-    assert five.version == 2
+    assert raised.value.reason == "read_only"
+    assert five_rows.version == 2
 
 
-def test_returned_rows_above_limit_are_rejected(five: Dataset, lake: Lake) -> None:
+def test_returned_rows_above_limit_are_rejected(five_rows: Dataset, lake: Lake) -> None:
     lake._workspace.limits = replace(lake._workspace.limits, returned_bytes=60)
-    before = stored(five)
+    before = stored(five_rows)
     for edit in (
-        lambda: update(five, [1], [(1, "x" * 60)], returning=True),
-        lambda: delete(five, [1, 2, 3, 4, 5], returning=True),
+        lambda: update(five_rows, [1], [(1, "x" * 60)], returning=True),
+        lambda: delete(five_rows, [1, 2, 3, 4, 5], returning=True),
     ):
-        with pytest.raises(Invalid, match="larger than 60 bytes") as caught:
+        with pytest.raises(Invalid, match="larger than 60 bytes") as raised:
             edit()
-        assert caught.value.reason == "returned_too_large"
-    assert (five.version, stored(five)) == (2, before)
-    assert update(five, [1], [(1, "x" * 60)]).affected == 1
-    assert delete(five, [2], returning=True).affected == 1
+        assert raised.value.reason == "returned_too_large"
+    assert (five_rows.version, stored(five_rows)) == (2, before)
+    assert update(five_rows, [1], [(1, "x" * 60)]).affected == 1
+    assert delete(five_rows, [2], returning=True).affected == 1
 
 
-def test_edit_with_idempotency_key_executes_once(five: Dataset) -> None:
-    first = update(five, [2, 1], [(20, "II"), (10, "I")], key="u", returning=True)
-    five.append({"id": [9], "word": ["nine"]})
-    again = update(five, [2, 1], [(20, "II"), (10, "I")], key="u", returning=True)
-    assert again == replace(first, receipt=again.receipt)
-    assert again.receipt is not None
-    assert again.receipt.replayed
-    gone = delete(five, [5, 1, 99], key="d", returning=True)
-    five.compact()
-    again = delete(five, [5, 1, 99], key="d", returning=True)
-    assert again == replace(gone, receipt=again.receipt)
-    assert gone.returned is not None
-    assert list(by_id(gone.returned).items()) == [(5, (5, "five")), (1, (10, "I"))]
-    assert delete(five, [5], key="nothing", returning=True) == delete(five, [5], key="nothing", returning=True)
-    assert [v.operation for v in five.history()] == ["compact", "delete", "append", "update", "append", "create"]
-    for other in (
-        lambda: update(five, [1, 2], [(20, "II"), (10, "I")], key="u"),
-        lambda: update(five, [2, 1], [(20, "II"), (10, "X")], key="u"),
-        lambda: delete(five, [2, 1], key="u"),
-        lambda: delete(five, [5, 1], key="d"),
+def test_edit_with_idempotency_key_executes_once(five_rows: Dataset) -> None:
+    first = update(five_rows, [2, 1], [(20, "II"), (10, "I")], key="u", returning=True)
+    five_rows.append({"id": [9], "word": ["nine"]})
+    repeated = update(five_rows, [2, 1], [(20, "II"), (10, "I")], key="u", returning=True)
+    assert repeated == replace(first, receipt=repeated.receipt)
+    assert repeated.receipt is not None
+    assert repeated.receipt.replayed
+    deleted = delete(five_rows, [5, 1, 99], key="d", returning=True)
+    five_rows.compact()
+    repeated = delete(five_rows, [5, 1, 99], key="d", returning=True)
+    assert repeated == replace(deleted, receipt=repeated.receipt)
+    assert deleted.returned is not None
+    assert list(by_id(deleted.returned).items()) == [(5, (5, "five")), (1, (10, "I"))]
+    assert delete(five_rows, [5], key="nothing", returning=True) == delete(
+        five_rows, [5], key="nothing", returning=True
+    )
+    assert [v.operation for v in five_rows.history()] == ["compact", "delete", "append", "update", "append", "create"]
+    for second in (
+        lambda: update(five_rows, [1, 2], [(20, "II"), (10, "I")], key="u"),
+        lambda: update(five_rows, [2, 1], [(20, "II"), (10, "X")], key="u"),
+        lambda: delete(five_rows, [2, 1], key="u"),
+        lambda: delete(five_rows, [5, 1], key="d"),
     ):
         with pytest.raises(AlreadyExists, match="another request"):
-            other()
+            second()
 
 
-def test_edit_is_rebased_over_concurrent_appends(five: Dataset) -> None:
-    with before_commit(lambda: five.append({"id": [6], "word": ["six"]})):
-        update(five, [1], [(10, "I")])
-    with before_commit(lambda: five.append({"id": [7], "word": ["seven"]})):
-        delete(five, [2], returning=True)
-    assert set(held(five).values()) >= {(10, "I"), (6, "six"), (7, "seven")}
-    assert [v.operation for v in five.history()][:4] == ["delete", "append", "update", "append"]
+def test_edit_is_rebased_over_concurrent_appends(five_rows: Dataset) -> None:
+    with before_commit(lambda: five_rows.append({"id": [6], "word": ["six"]})):
+        update(five_rows, [1], [(10, "I")])
+    with before_commit(lambda: five_rows.append({"id": [7], "word": ["seven"]})):
+        delete(five_rows, [2], returning=True)
+    assert set(read_rows(five_rows).values()) >= {(10, "I"), (6, "six"), (7, "seven")}
+    assert [v.operation for v in five_rows.history()][:4] == ["delete", "append", "update", "append"]
 
 
 OVERTAKING: dict[str, Callable[[Dataset], Any]] = {
@@ -275,46 +277,50 @@ OVERTAKING: dict[str, Callable[[Dataset], Any]] = {
 
 
 @pytest.mark.parametrize("other", OVERTAKING)
-def test_overtaken_edit_is_repeated(five: Dataset, other: str) -> None:
-    with before_commit(lambda: OVERTAKING[other](five)):
-        result = update(five, [1], [(10, "I")])
+def test_overtaken_edit_is_repeated(five_rows: Dataset, other: str) -> None:
+    with before_commit(lambda: OVERTAKING[other](five_rows)):
+        result = update(five_rows, [1], [(10, "I")])
     assert result.affected == 1
-    assert held(five)[1] == (10, "I")
-    assert held(five, five.version - 1)[1] == (1, "one")
-    with before_commit(lambda: update(five, [3], [(30, "III")])):
-        gone = delete(five, [3, 5], returning=True)
-    assert gone.returned is not None
-    assert list(by_id(gone.returned).items()) == [(3, (30, "III")), (5, (5, "five"))], "the rows as they were at last"
-    remaining = {values for rowid, values in held(five).items() if rowid != 2}
+    assert read_rows(five_rows)[1] == (10, "I")
+    assert read_rows(five_rows, five_rows.version - 1)[1] == (1, "one")
+    with before_commit(lambda: update(five_rows, [3], [(30, "III")])):
+        deleted = delete(five_rows, [3, 5], returning=True)
+    assert deleted.returned is not None
+    assert list(by_id(deleted.returned).items()) == [(3, (30, "III")), (5, (5, "five"))], (
+        "the rows as they were at last"
+    )
+    remaining = {values for rowid, values in read_rows(five_rows).items() if rowid != 2}
     assert remaining == {(10, "I"), (4, "four")}
-    assert len(stored(five)) == len({f.path for v in range(1, five.version + 1) for f in five.at(v).files()})
+    assert len(stored(five_rows)) == len(
+        {f.path for v in range(1, five_rows.version + 1) for f in five_rows.at(v).files()}
+    )
 
 
-def test_update_of_concurrently_deleted_row_changes_nothing(five: Dataset) -> None:
-    with before_commit(lambda: delete(five, [1])), pytest.raises(NotFound, match="row_id 1 not found"):
-        update(five, [3, 1], [(30, "III"), (10, "I")])
-    assert held(five)[3] == (3, "three")
-    assert five.version == 3
+def test_update_of_concurrently_deleted_row_changes_nothing(five_rows: Dataset) -> None:
+    with before_commit(lambda: delete(five_rows, [1])), pytest.raises(NotFound, match="row_id 1 not found"):
+        update(five_rows, [3, 1], [(30, "III"), (10, "I")])
+    assert read_rows(five_rows)[3] == (3, "three")
+    assert five_rows.version == 3
 
 
-def test_edit_during_schema_change_keeps_values_of_other_writers(five: Dataset, edit_mode: str) -> None:
-    with before_commit(lambda: five.alter(add={"more": "int64"})):
-        assert update(five, [1], [(10, "I")]).affected == 1
+def test_edit_during_schema_change_keeps_values_of_other_writers(five_rows: Dataset, edit_mode: str) -> None:
+    with before_commit(lambda: five_rows.alter(add={"more": "int64"})):
+        assert update(five_rows, [1], [(10, "I")]).affected == 1
 
     def grow() -> None:
-        five.alter(add={"most": "int64"})
-        five.merge({"id": [2], "word": ["II"], "more": [7], "most": [8]}, "id")
+        five_rows.alter(add={"most": "int64"})
+        five_rows.merge({"id": [2], "word": ["II"], "more": [7], "most": [8]}, "id")
 
     rows = pa.table({"id": [3], "word": ["III"], "more": [9]})
-    lake = five._lake
-    arguments = lake._workspace, lake.caller, five.id, pa.array([3]), rows
+    lake = five_rows._lake
+    arguments = lake._workspace, lake.caller, five_rows.id, pa.array([3]), rows
     with before_commit(grow):
         if edit_mode == "mark":  # row 3 is unchanged: the update commits as if before the change of the schema
             row_edits.update(*arguments)
         else:  # the file was replaced: the update is executed again
             with pytest.raises(Invalid, match="table has 4 columns, input has 3"):
                 row_edits.update(*arguments)
-    read = {row.pop("rowid"): row for row in five.to_arrow(row_ids=True).to_pylist()}
+    read = {row.pop("rowid"): row for row in five_rows.to_arrow(row_ids=True).to_pylist()}
     assert read[1] == {"id": 10, "word": "I", "more": None, "most": None}
     assert read[2] == {"id": 2, "word": "II", "more": 7, "most": 8}
     assert read[3]["word"] == ("III" if edit_mode == "mark" else "three")
@@ -323,15 +329,15 @@ def test_edit_during_schema_change_keeps_values_of_other_writers(five: Dataset, 
 def test_edit_of_files_with_older_schema(lake: Lake) -> None:
     ds = lake.create("demo.old", pa.table({"n": pa.array([1, 2, 3], pa.int32())}))
     ds.alter(add={"word": "string"}, widen={"n": "int64"})
-    where = lake._workspace, lake.caller, ds.id
-    row_edits.update(*where, pa.array([2]), pa.table({"n": [2**40], "word": ["big"]}))
-    gone = row_edits.delete(*where, pa.array([3]), returning=True).returned
-    assert gone is not None
-    assert gone.to_pylist() == [{"n": 3, "word": None, "rowid": 3}]
+    target = lake._workspace, lake.caller, ds.id
+    row_edits.update(*target, pa.array([2]), pa.table({"n": [2**40], "word": ["big"]}))
+    deleted = row_edits.delete(*target, pa.array([3]), returning=True).returned
+    assert deleted is not None
+    assert deleted.to_pylist() == [{"n": 3, "word": None, "rowid": 3}]
     assert ds.to_arrow().to_pylist() == [{"n": 1, "word": None}, {"n": 2**40, "word": "big"}]
 
 
-class Tx:
+class EditTransaction:
     """Edits of one dataset that are committed together."""
 
     def __init__(self, ds: Dataset) -> None:
@@ -340,8 +346,8 @@ class Tx:
         self.stage, self.working = StagingArea(ws, caller), DatasetOverlay(ws, caller, load_writable(ws, caller, ds.id))
 
     def edit(self, ids: list[int], rows: list[tuple[Any, Any]] | None = None, **options: Any) -> EditResult:
-        arguments, named = None if rows is None else table(rows), pa.array(ids, pa.int64())
-        editing = RowEdit(self.lake._workspace, self.lake.caller, self.stage, named, arguments, **options)
+        arguments, id_array = None if rows is None else table(rows), pa.array(ids, pa.int64())
+        editing = RowEdit(self.lake._workspace, self.lake.caller, self.stage, id_array, arguments, **options)
         self.stage.drop(self.working.apply(editing.change(self.working)))
         return editing.last_result
 
@@ -359,90 +365,92 @@ class Tx:
             commit_changes(self.lake._workspace, self.lake.caller, self.stage, [self.working.change()])
 
 
-def test_edits_in_transaction_see_its_writes(five: Dataset) -> None:
-    tx = Tx(five)
-    six, seven, eight = tx.append([(6, "six"), (7, "seven"), (8, "eight")])
-    assert tx.edit([seven, 1], [(70, "VII"), (10, "I")]).affected == 2
-    gone = tx.edit([seven, six, 2], returning=True)
-    assert gone.returned is not None
-    assert list(by_id(gone.returned).items()) == [(seven, (70, "VII")), (six, (6, "six")), (2, (2, "two"))]
-    assert gone.receipt is None
-    with pytest.raises(NotFound, match=f"row_id {seven} not found"):
-        tx.edit([seven], [(7, "x")])
-    assert tx.edit([eight, 1], [(80, "VIII"), (11, "I'")]).affected == 2
-    assert five.version == 2
-    five.append({"id": [9], "word": ["nine"]})
+def test_edits_in_transaction_see_its_writes(five_rows: Dataset) -> None:
+    tx = EditTransaction(five_rows)
+    id_6, id_7, id_8 = tx.append([(6, "six"), (7, "seven"), (8, "eight")])
+    assert tx.edit([id_7, 1], [(70, "VII"), (10, "I")]).affected == 2
+    deleted = tx.edit([id_7, id_6, 2], returning=True)
+    assert deleted.returned is not None
+    assert list(by_id(deleted.returned).items()) == [(id_7, (70, "VII")), (id_6, (6, "six")), (2, (2, "two"))]
+    assert deleted.receipt is None
+    with pytest.raises(NotFound, match=f"row_id {id_7} not found"):
+        tx.edit([id_7], [(7, "x")])
+    assert tx.edit([id_8, 1], [(80, "VIII"), (11, "I'")]).affected == 2
+    assert five_rows.version == 2
+    five_rows.append({"id": [9], "word": ["nine"]})
     tx.commit()
-    expected = {1: (11, "I'"), 3: (3, "three"), 4: (4, "four"), 5: (5, "five"), eight: (80, "VIII")}
-    assert {key: values for key, values in held(five).items() if values != (9, "nine")} == expected
-    assert [v.operation for v in five.history()][:2] == ["append+update+delete", "append"]
-    assert stored(five) == {file.path for version in (1, 2, 3, 4) for file in five.at(version).files()}
+    expected = {1: (11, "I'"), 3: (3, "three"), 4: (4, "four"), 5: (5, "five"), id_8: (80, "VIII")}
+    assert {key: values for key, values in read_rows(five_rows).items() if values != (9, "nine")} == expected
+    assert [v.operation for v in five_rows.history()][:2] == ["append+update+delete", "append"]
+    assert stored(five_rows) == {file.path for version in (1, 2, 3, 4) for file in five_rows.at(version).files()}
 
 
-def test_transactions_that_edit_rows_of_one_file_conflict_if_it_is_rewritten(five: Dataset, edit_mode: str) -> None:
-    one, other = Tx(five), Tx(five)
-    one.edit([1], [(10, "I")])
-    other.edit([2])
-    one.commit()
+def test_transactions_that_edit_rows_of_one_file_conflict_if_it_is_rewritten(
+    five_rows: Dataset, edit_mode: str
+) -> None:
+    first, second = EditTransaction(five_rows), EditTransaction(five_rows)
+    first.edit([1], [(10, "I")])
+    second.edit([2])
+    first.commit()
     if edit_mode == "mark":
-        other.commit()
-        assert held(five) == {1: (10, "I"), 3: (3, "three"), 4: (4, "four"), 5: (5, "five")}
+        second.commit()
+        assert read_rows(five_rows) == {1: (10, "I"), 3: (3, "three"), 4: (4, "four"), 5: (5, "five")}
         return
-    with pytest.raises(Conflict) as caught:
-        other.commit()
-    assert caught.value.reason == "stale_version"
-    assert held(five)[2] == (2, "two")
+    with pytest.raises(Conflict) as raised:
+        second.commit()
+    assert raised.value.reason == "stale_version"
+    assert read_rows(five_rows)[2] == (2, "two")
 
 
-def test_transactions_that_edit_one_row_conflict_and_name_it(five: Dataset, edit_mode: str) -> None:
-    one, other = Tx(five), Tx(five)
-    one.edit([1, 2], [(10, "I"), (20, "II")])
-    other.edit([2, 3, 4])
-    one.commit()
-    with pytest.raises(Conflict) as caught:
-        other.commit()
-    assert held(five)[2] == (20, "II")
+def test_transactions_that_edit_one_row_conflict_and_name_it(five_rows: Dataset, edit_mode: str) -> None:
+    first, second = EditTransaction(five_rows), EditTransaction(five_rows)
+    first.edit([1, 2], [(10, "I"), (20, "II")])
+    second.edit([2, 3, 4])
+    first.commit()
+    with pytest.raises(Conflict) as raised:
+        second.commit()
+    assert read_rows(five_rows)[2] == (20, "II")
     if edit_mode == "mark":
-        assert caught.value.reason == "row_conflict"
-        assert caught.value.context["row_ids"] == [2]
-        assert caught.value.context["conflicting_rows"] == 1
+        assert raised.value.reason == "row_conflict"
+        assert raised.value.context["row_ids"] == [2]
+        assert raised.value.context["conflicting_rows"] == 1
 
 
-def test_edits_of_one_row_in_files_with_stored_ids_conflict_and_name_it(five: Dataset, edit_mode: str) -> None:
-    update(five, [2, 4], [(2, "II"), (4, "IV")])  # from now on their ids are stored
-    one, other = Tx(five), Tx(five)
-    one.edit([4])
-    other.edit([2, 4], [(2, "ii"), (4, "iv")])
-    one.commit()
-    with pytest.raises(Conflict) as caught:
-        other.commit()
-    assert held(five) == {1: (1, "one"), 2: (2, "II"), 3: (3, "three"), 5: (5, "five")}
+def test_edits_of_one_row_in_files_with_stored_ids_conflict_and_name_it(five_rows: Dataset, edit_mode: str) -> None:
+    update(five_rows, [2, 4], [(2, "II"), (4, "IV")])  # the ids are stored from this version on
+    first, second = EditTransaction(five_rows), EditTransaction(five_rows)
+    first.edit([4])
+    second.edit([2, 4], [(2, "ii"), (4, "iv")])
+    first.commit()
+    with pytest.raises(Conflict) as raised:
+        second.commit()
+    assert read_rows(five_rows) == {1: (1, "one"), 2: (2, "II"), 3: (3, "three"), 5: (5, "five")}
     if edit_mode == "mark":
-        assert caught.value.context["row_ids"] == [4]
+        assert raised.value.context["row_ids"] == [4]
 
 
 @pytest.mark.parametrize("edit_mode", ["mark"])
-def test_transaction_commits_after_compaction_of_its_files(five: Dataset) -> None:
-    """Compaction changes no row, so that a transaction does not lose to it: its rows are located in the new file."""
-    update(five, [2], [(20, "II")])
-    one, other = Tx(five), Tx(five)
-    one.edit([1, 5], [(10, "I"), (50, "V")])
-    one.edit([2])
-    other.edit([3])
-    five.append({"id": [6], "word": ["six"]})
-    five.compact()
-    one.commit()
-    assert held(five) == {1: (10, "I"), 3: (3, "three"), 4: (4, "four"), 5: (50, "V"), 6: (6, "six")}
-    five.compact()
-    with pytest.raises(Conflict):  # between its start and now there was an edit
-        other.commit()
+def test_transaction_commits_after_compaction_of_its_files(five_rows: Dataset) -> None:
+    """Compaction changes no row, so the transaction has no conflict: its rows are located in the new file."""
+    update(five_rows, [2], [(20, "II")])
+    first, second = EditTransaction(five_rows), EditTransaction(five_rows)
+    first.edit([1, 5], [(10, "I"), (50, "V")])
+    first.edit([2])
+    second.edit([3])
+    five_rows.append({"id": [6], "word": ["six"]})
+    five_rows.compact()
+    first.commit()
+    assert read_rows(five_rows) == {1: (10, "I"), 3: (3, "three"), 4: (4, "four"), 5: (50, "V"), 6: (6, "six")}
+    five_rows.compact()
+    with pytest.raises(Conflict):  # another edit was committed since the transaction began
+        second.commit()
 
 
 @pytest.mark.parametrize("edit_mode", ["auto"])
 def test_processes_that_update_different_rows_of_one_file_all_commit_at_once(
     workspace: WorkspaceFixture, soak: bool
 ) -> None:
-    """The vectors are united in the commit: no row is located twice."""
+    """The commit unites the vectors: no row is located twice."""
     processes, times = (8, 200) if soak else (4, 15)
     with workspace.open() as lake:
         ds = lake.create("demo.shared", table([(n, "old") for n in range(1, 20_001)]))
@@ -451,21 +459,21 @@ def test_processes_that_update_different_rows_of_one_file_all_commit_at_once(
     assert located == [times] * processes
     with workspace.open() as lake:
         ds = lake.dataset("demo.shared")
-        assert held(ds) == {n: (-n, "updated") if n in set(ids) else (n, "old") for n in range(1, 20_001)}
+        assert read_rows(ds) == {n: (-n, "updated") if n in set(ids) else (n, "old") for n in range(1, 20_001)}
         newest = ds.current().snapshot.version
         assert (newest.number, newest.deleted_rows, newest.vector_files) == (1 + len(ids), len(ids), 1)
 
 
-def test_delete_of_all_rows_by_several_writers_drops_the_file(five: Dataset, edit_mode: str) -> None:
-    """The last of the writers leaves no row: the file is ended, and no vector is stored for it."""
-    delete(five, [1])
-    with before_commit(lambda: delete(five, [2])):
-        delete(five, [3])
-    assert held(five) == {4: (4, "four"), 5: (5, "five")}
-    newest = five.current().snapshot.version
+def test_delete_of_all_rows_by_several_writers_drops_the_file(five_rows: Dataset, edit_mode: str) -> None:
+    """The last writer deletes the last row: the file is removed, and no vector is stored for it."""
+    delete(five_rows, [1])
+    with before_commit(lambda: delete(five_rows, [2])):
+        delete(five_rows, [3])
+    assert read_rows(five_rows) == {4: (4, "four"), 5: (5, "five")}
+    newest = five_rows.current().snapshot.version
     assert (newest.rows, newest.files, newest.deleted_rows, newest.vector_files) == (2, 1, 0, 0)
     for version, ids in ((3, {2, 3, 4, 5}), (4, {3, 4, 5})):
-        assert set(held(five, version)) == ids
+        assert set(read_rows(five_rows, version)) == ids
 
 
 @pytest.mark.parametrize("edit_mode", ["mark"])
@@ -477,7 +485,7 @@ def test_delete_of_fresh_rows_opens_no_file(lake: Lake) -> None:
     path.write_bytes(b"not a Parquet file")
     assert delete(ds, [1, 50, 100, 101]).affected == 3
     path.write_bytes(content)
-    assert set(held(ds)) == set(range(1, 101)) - {1, 50, 100}
+    assert set(read_rows(ds)) == set(range(1, 101)) - {1, 50, 100}
 
 
 @pytest.mark.parametrize("edit_mode", ["mark"])
@@ -498,21 +506,21 @@ def test_vectors_of_many_commits_are_folded_into_few_rows(lake: Lake) -> None:
     assert sum(row.end_version is None for row in rows) <= 7
     assert sum(row.rows for row in rows) <= len(ids) * 7
     for version in (2, 17, 40, 65):
-        assert set(held(ds, version)) == set(range(1, 1001)) - set(ids[: version - 1])
+        assert set(read_rows(ds, version)) == set(range(1, 1001)) - set(ids[: version - 1])
 
 
 def test_edit_opens_and_replaces_only_files_with_ids(lake: Lake, edit_mode: str) -> None:
-    """Through the index of ranges: of 60 files those around the ids are looked at, and broken ones are not met."""
+    """Of 60 files, only those near the ids are opened; damaged files elsewhere are not read."""
     ds = lake.create("demo.files", table([(n, "old") for n in range(10)]))
     for _ in range(59):
         ds.append(table([(n, "old") for n in range(10)]))
-    update(ds, [5, 595], [(5, "new"), (595, "new")])  # now some of them carry their ids
+    update(ds, [5, 595], [(5, "new"), (595, "new")])  # now some files store row ids
     with lake._workspace.db.read(lake.caller) as tx:
         snapshot = snapshots.newest(tx, ds.id)
-        near = snapshots.files(tx, snapshot, row_id_ranges=[(7, 7), (321, 322), (591, 600)])
+        opened = snapshots.files(tx, snapshot, row_id_ranges=[(7, 7), (321, 322), (591, 600)])
         past = snapshots.files(tx, snapshots.at_version(tx, ds.id, 60), row_id_ranges=[(7, 7)])
-    assert {(1, 10), (321, 330), (591, 600)} <= {file.row_ids for file in near}
-    assert len(near) < 30
+    assert {(1, 10), (321, 330), (591, 600)} <= {file.row_ids for file in opened}
+    assert len(opened) < 30
     expected = {1} if edit_mode == "mark" else {1, 60}
     assert {file.number for file in past} >= expected, "an ended file is found where it was live"
     paths = {file.row_ids: Path(lake._workspace.store.locate(file.path)) for file in ds.current().files()}
@@ -523,7 +531,7 @@ def test_edit_opens_and_replaces_only_files_with_ids(lake: Lake, edit_mode: str)
     assert delete(ds, [322, 3]).affected == 2
     for ids, content in remaining.items():
         paths[ids].write_bytes(content)
-    assert len(held(ds)) == 598
+    assert len(read_rows(ds)) == 598
     if edit_mode == "rewrite":
         assert ds.current().files()[0].row_ids == (11, 20)
 
@@ -533,27 +541,27 @@ def test_edit_of_very_many_ids(lake: Lake, soak: bool) -> None:
     ids = np.arange(1, rows + 1)
     ds = lake.create("demo.large", pa.table({"n": ids[: rows // 2]}))
     ds.append(pa.table({"n": ids[rows // 2 :]}))
-    where = lake._workspace, lake.caller, ds.id
+    target = lake._workspace, lake.caller, ds.id
     shuffled = np.random.default_rng(1).permutation(ids)
     batches = pa.table({"n": shuffled * 10}).to_batches(max_chunksize=1000)
-    result = row_edits.update(*where, pa.array(shuffled), pa.Table.from_batches(batches), returning=True)
+    result = row_edits.update(*target, pa.array(shuffled), pa.Table.from_batches(batches), returning=True)
     assert result.affected == rows
     read = ds.to_arrow(row_ids=True)
     assert (read["n"].to_numpy() == read["rowid"].to_numpy() * 10).all()
-    gone = row_edits.delete(*where, pa.array(shuffled[::3]), returning=True)
-    assert gone.returned is not None
-    assert (gone.returned["rowid"].to_numpy() == shuffled[::3]).all()
-    assert (gone.returned["n"].to_numpy() == shuffled[::3] * 10).all()
+    deleted = row_edits.delete(*target, pa.array(shuffled[::3]), returning=True)
+    assert deleted.returned is not None
+    assert (deleted.returned["rowid"].to_numpy() == shuffled[::3]).all()
+    assert (deleted.returned["n"].to_numpy() == shuffled[::3] * 10).all()
     assert set(ds.to_arrow(row_ids=True)["rowid"].to_numpy()) == set(ids) - set(shuffled[::3])
 
 
 values = st.tuples(st.integers(-3, 6), st.text("xyz", max_size=2))
-some = st.lists(st.integers(0, 30), min_size=1, max_size=4)  # which of all ids that ever were, and one that was not
+id_picks = st.lists(st.integers(0, 30), min_size=1, max_size=4)  # indexes into all ids, and an unknown id
 programs = st.lists(
     st.one_of(
         st.tuples(st.just("append"), st.lists(values, min_size=1, max_size=5)),
-        st.tuples(st.just("update"), st.tuples(some, st.lists(values, min_size=4, max_size=4))),
-        st.tuples(st.just("delete"), some),
+        st.tuples(st.just("update"), st.tuples(id_picks, st.lists(values, min_size=4, max_size=4))),
+        st.tuples(st.just("delete"), id_picks),
         st.tuples(st.just("merge"), st.dictionaries(st.integers(-3, 6), st.text("xyz", max_size=2), max_size=3)),
         st.tuples(st.just("compact"), st.none()),
     ),
@@ -561,26 +569,26 @@ programs = st.lists(
 )
 
 
-class Model:
-    """Rows by their ids, and every id that ever was."""
+class EditModel:
+    """Rows by id, and all ids that were assigned."""
 
     def __init__(self, ds: Dataset) -> None:
         self.ds = ds
-        self.now: Held = {}
-        self.past: dict[int, Held] = {1: {}}
-        self.ever: list[int] = []
+        self.current: RowsById = {}
+        self.past: dict[int, RowsById] = {1: {}}
+        self.all_ids: list[int] = []
 
     def run(self, operation: str, arguments: Any) -> None:
-        before = dict(self.now)
+        before = dict(self.current)
         getattr(self, f"_{operation}")(arguments)
-        read = held(self.ds)
+        read = read_rows(self.ds)
         fresh = {rowid: row for rowid, row in read.items() if rowid not in before}
-        assert not set(fresh) & set(self.ever), "an id was given twice"
-        assert {rowid: row for rowid, row in read.items() if rowid in self.now} == self.now
+        assert not set(fresh) & set(self.all_ids), "an id was assigned twice"
+        assert {rowid: row for rowid, row in read.items() if rowid in self.current} == self.current
         assert sorted(fresh.values()) == sorted(self.new)
-        self.now |= fresh
-        self.ever += sorted(fresh)
-        self.past[self.ds.version] = dict(self.now)
+        self.current |= fresh
+        self.all_ids += sorted(fresh)
+        self.past[self.ds.version] = dict(self.current)
 
     def _append(self, rows: list[tuple[int, str]]) -> None:
         self.ds.append(table(rows))
@@ -589,46 +597,46 @@ class Model:
     def _update(self, arguments: tuple[list[int], list[tuple[int, str]]]) -> None:
         ids = list(dict.fromkeys(self._ids(arguments[0])))
         rows, self.new = arguments[1][: len(ids)], []
-        if missing := [rowid for rowid in ids if rowid not in self.now]:
+        if missing := [rowid for rowid in ids if rowid not in self.current]:
             with pytest.raises(NotFound, match=f"row_id {missing[0]} not found"):
                 update(self.ds, ids, rows)
             return
-        self.now |= dict(zip(ids, rows, strict=True))
+        self.current |= dict(zip(ids, rows, strict=True))
         result = update(self.ds, ids, rows, returning=True).returned
         assert result is not None
         assert by_id(result) == dict(zip(ids, rows, strict=True))
 
     def _delete(self, arguments: list[int]) -> None:
         ids, self.new = self._ids(arguments), []
-        expected = {rowid: self.now[rowid] for rowid in ids if rowid in self.now}
-        gone = delete(self.ds, ids, returning=True)
-        assert gone.affected == len(expected)
-        assert gone.returned is not None
-        assert list(by_id(gone.returned).items()) == list(expected.items())
-        self.now = {rowid: row for rowid, row in self.now.items() if rowid not in expected}
+        expected = {rowid: self.current[rowid] for rowid in ids if rowid in self.current}
+        deleted = delete(self.ds, ids, returning=True)
+        assert deleted.affected == len(expected)
+        assert deleted.returned is not None
+        assert list(by_id(deleted.returned).items()) == list(expected.items())
+        self.current = {rowid: row for rowid, row in self.current.items() if rowid not in expected}
 
     def _merge(self, arguments: dict[int, str]) -> None:
         self.ds.merge(table(list(arguments.items())), "id", engine="pyarrow")
-        there = {key for key, _ in self.now.values()}
-        self.now = {rowid: (key, arguments.get(key, word)) for rowid, (key, word) in self.now.items()}
-        self.new = [row for row in arguments.items() if row[0] not in there]
+        keys = {key for key, _ in self.current.values()}
+        self.current = {rowid: (key, arguments.get(key, word)) for rowid, (key, word) in self.current.items()}
+        self.new = [row for row in arguments.items() if row[0] not in keys]
 
     def _compact(self, _: None) -> None:
         self.ds.compact()
         self.new = []
 
     def _ids(self, picks: list[int]) -> list[int]:
-        return [self.ever[pick % len(self.ever)] if self.ever and pick < 30 else 10**6 for pick in picks]
+        return [self.all_ids[pick % len(self.all_ids)] if self.all_ids and pick < 30 else 10**6 for pick in picks]
 
 
 @settings(max_examples=examples(30, soak=300), suppress_health_check=[HealthCheck.too_slow])
 @given(programs)
 def test_random_edits_match_dict_model(program: list[tuple[str, Any]]) -> None:
     with tempfile.TemporaryDirectory() as folder, WorkspaceFixture.make(Path(folder) / "w", None).open() as lake:
-        model = Model(lake.create("demo.model", schema=table([(0, "")]).schema))
+        model = EditModel(lake.create("demo.model", schema=table([(0, "")]).schema))
         for operation, values in program:
             model.run(operation, values)
-        for version, then in model.past.items():
-            assert held(model.ds, version) == then, f"version {version} has changed"
+        for version, expected in model.past.items():
+            assert read_rows(model.ds, version) == expected, f"version {version} has changed"
         versions = range(1, model.ds.version + 1)
         assert stored(model.ds) == {file.path for version in versions for file in model.ds.at(version).files()}

@@ -1,6 +1,6 @@
 """One run queue for all processes: a run survives its submitter and its worker, and commits once.
 
-The pipelines link the files of one dataset into another, which needs no Spark job. A run that committed twice would
+The pipelines link the files of one dataset into another, which needs no Spark job. A second commit of a run would
 create version 2.
 """
 
@@ -83,7 +83,7 @@ def tries(lake: Lake, run: UUID) -> int:
     return int(row.attempts)
 
 
-def half_a_minute_later(lake: Lake) -> None:
+def advance_clock_past_staleness(lake: Lake) -> None:
     clock = lake._workspace.db.clock
     lake._workspace.db.clock = lambda: clock() + runs.STALE_AFTER + timedelta(seconds=5)
 
@@ -101,8 +101,8 @@ def output_of_killed_process(fixture: WorkspaceFixture, script: str, *args: Any)
 
 
 def test_queued_run_survives_submitting_process(workspace: WorkspaceFixture, lake: Lake, worker: RunWorker) -> None:
-    run = UUID(output_of_killed_process(workspace, "ask_killed", copy_definition(lake))[-1])
-    half_a_minute_later(lake)
+    run = UUID(output_of_killed_process(workspace, "submit_run_and_die", copy_definition(lake))[-1])
+    advance_clock_past_staleness(lake)
     assert record(lake, run).state is RunState.QUEUED
     worker.start()
     assert worker.wait(run_worker.RunHandle(lake.caller, record(lake, run)), 60)
@@ -118,12 +118,12 @@ def test_run_of_killed_worker_commits_once(
     workspace: WorkspaceFixture, lake: Lake, submitter: RunWorker, worker: RunWorker, step: str
 ) -> None:
     handle = submitter.submit(lake.caller, copy_pipeline(lake))
-    output_of_killed_process(workspace, "work_killed", step)
-    happened = STEPS[step] == 1
-    assert record(lake, handle.run.id).state is (RunState.SUCCEEDED if happened else RunState.RUNNING)
+    output_of_killed_process(workspace, "kill_worker_at_step", step)
+    is_committed = STEPS[step] == 1
+    assert record(lake, handle.run.id).state is (RunState.SUCCEEDED if is_committed else RunState.RUNNING)
     worker.start()
-    assert submitter.wait(handle, 0) == happened, "no worker claims a run of a process that may be alive"
-    half_a_minute_later(lake)
+    assert submitter.wait(handle, 0) == is_committed, "no worker claims a run of a process that may be alive"
+    advance_clock_past_staleness(lake)
     assert submitter.wait(handle, 60)
     assert handle.error is None
     assert (lake.dataset("demo.copy").version, lake.dataset("demo.copy").num_rows) == (1, 3)
@@ -134,7 +134,7 @@ def test_run_of_killed_worker_commits_once(
 def test_run_that_kills_every_worker_fails(workspace: WorkspaceFixture, lake: Lake, submitter: RunWorker) -> None:
     handle = submitter.submit(lake.caller, copy_pipeline(lake))
     for _ in range(3):
-        output_of_killed_process(workspace, "work_killed", "stage.begun")
+        output_of_killed_process(workspace, "kill_worker_at_step", "stage.begun")
         with lake._workspace.db.write(lake.caller) as tx:
             assert run_records.expire_stale_runs(tx, tx.now + timedelta(seconds=1)) == 1
     assert submitter.wait(handle, 60)
@@ -144,9 +144,9 @@ def test_run_that_kills_every_worker_fails(workspace: WorkspaceFixture, lake: La
 
 
 def test_several_workers_execute_each_queued_run_once(workspace: WorkspaceFixture, lake: Lake) -> None:
-    asking = RunWorker(lake._workspace, takes_queued_runs=False)
-    handles = [asking.submit(lake.caller, copy_pipeline(lake, f"demo.copy_{n}")) for n in range(12)]
-    ended = workspace.race("work", [[], [], []])
+    queue_worker = RunWorker(lake._workspace, takes_queued_runs=False)
+    handles = [queue_worker.submit(lake.caller, copy_pipeline(lake, f"demo.copy_{n}")) for n in range(12)]
+    ended = workspace.race("execute_queued_runs", [[], [], []])
     assert sum(ended) == 12, ended
     assert {record(lake, handle.run.id).state for handle in handles} == {RunState.SUCCEEDED}
     assert {tries(lake, handle.run.id) for handle in handles} == {1}
@@ -159,34 +159,36 @@ def test_stale_workers_commit_no_run_twice(
     monkeypatch.setattr(runs, "STALE_AFTER", timedelta(seconds=0.05))
     monkeypatch.setattr(run_worker, "_HEARTBEAT_SECONDS", 0.1)
     with workspace.open() as another:
-        workers = [RunWorker(each._workspace) for each in (lake, another, lake)]
+        workers = [RunWorker(worker._workspace) for worker in (lake, another, lake)]
         handles = [workers[0].submit(lake.caller, copy_pipeline(lake, f"demo.copy_{n}")) for n in range(12)]
-        for each in workers:
-            each.start()
+        for worker in workers:
+            worker.start()
         for handle in handles:
             while not workers[1].wait(handle, 0.05):  # polls, and claims stale runs
                 pass
-        for each in workers:
-            each.close()
-    ends = [record(lake, handle.run.id) for handle in handles]
-    made = {f"demo.copy_{n}" for n, run in enumerate(ends) if run.state is RunState.SUCCEEDED}
-    assert {run.error["error"]["code"] for run in ends if run.error} <= {"RUN_LOST"}
-    assert {at.name: at.version for at in lake.datasets()} == dict.fromkeys({"demo.rows", "demo.none", *made}, 1)
+        for worker in workers:
+            worker.close()
+    records = [record(lake, handle.run.id) for handle in handles]
+    copies = {f"demo.copy_{n}" for n, run in enumerate(records) if run.state is RunState.SUCCEEDED}
+    assert {run.error["error"]["code"] for run in records if run.error} <= {"RUN_LOST"}
+    assert {dataset.name: dataset.version for dataset in lake.datasets()} == dict.fromkeys(
+        {"demo.rows", "demo.none", *copies}, 1
+    )
 
 
 def test_requeued_run_is_executed_by_other_worker(lake: Lake, submitter: RunWorker, worker: RunWorker) -> None:
     handle = submitter.submit(lake.caller, copy_pipeline(lake))
-    leaving, begun, go = RunWorker(lake._workspace), threading.Event(), threading.Event()
+    closing_worker, begun, go = RunWorker(lake._workspace), threading.Event(), threading.Event()
 
     def pause() -> None:
         begun.set()
         assert go.wait(60)
 
     with failpoints.armed("stage.begun", pause):
-        leaving.start()
+        closing_worker.start()
         assert begun.wait(60)
-        (attempt,) = leaving._attempts
-        closing = threading.Thread(target=leaving.close)
+        (attempt,) = closing_worker._attempts
+        closing = threading.Thread(target=closing_worker.close)
         closing.start()
         while attempt.stop is None:
             closing.join(0.01)
@@ -196,7 +198,7 @@ def test_requeued_run_is_executed_by_other_worker(lake: Lake, submitter: RunWork
     worker.start()
     assert submitter.wait(handle, 60)
     assert (handle.error, lake.dataset("demo.copy").version) == (None, 1)
-    assert tries(lake, handle.run.id) >= 2  # on a busy machine a heartbeat may be late, and the run is taken once more
+    assert tries(lake, handle.run.id) >= 2  # on a busy machine a heartbeat may be late, and the run is claimed again
 
 
 # -- remote execution ------------------------------------------------------------------------------------------------
@@ -236,13 +238,13 @@ def test_run_error_is_same_from_local_and_remote_worker(
     definition = pipeline_definition.parse_pipeline(make(lake))
     handle = submitter.submit(lake.caller, definition)
     worker.start()
-    remote = worker.submit(lake.caller, definition)
-    for runner, each in ((submitter, handle), (worker, remote)):
-        assert runner.wait(each, 60)
-        assert type(each.error) is error_class
-    assert remote.error is not None
+    remote_handle = worker.submit(lake.caller, definition)
+    for runner, run_handle in ((submitter, handle), (worker, remote_handle)):
+        assert runner.wait(run_handle, 60)
+        assert type(run_handle.error) is error_class
+    assert remote_handle.error is not None
     assert handle.error is not None
-    assert remote.error.as_dict() == handle.error.as_dict()
+    assert remote_handle.error.as_dict() == handle.error.as_dict()
 
 
 def test_queued_run_is_cancelled_by_any_process(lake: Lake, submitter: RunWorker, worker: RunWorker) -> None:
@@ -252,7 +254,7 @@ def test_queued_run_is_cancelled_by_any_process(lake: Lake, submitter: RunWorker
     assert submitter.wait(handle, 60)
     assert isinstance(handle.error, Conflict)
     assert handle.error.reason == "run_cancelled"
-    assert [at.name for at in lake.datasets()] == ["demo.none", "demo.rows"]
+    assert [dataset.name for dataset in lake.datasets()] == ["demo.none", "demo.rows"]
 
 
 def test_local_run_claims_queued_run_with_same_key(lake: Lake, submitter: RunWorker) -> None:
@@ -268,20 +270,23 @@ def test_local_run_claims_queued_run_with_same_key(lake: Lake, submitter: RunWor
 def test_queue_limits_apply_to_all_processes(workspace: WorkspaceFixture, lake: Lake, submitter: RunWorker) -> None:
     other_lake = Lake(lake._workspace, Caller(uuid4(), uuid4(), "other", Role.ADMIN), lake._folder)
     with workspace.open() as another:
-        beside = RunWorker(
+        other_submitter = RunWorker(
             another._workspace, RunLimits(max_queued=4, max_queued_per_tenant=3), takes_queued_runs=False
         )
-        handles = [each.submit(lake.caller, copy_pipeline(lake)) for each in (submitter, beside, submitter)]
-        for each in (submitter, beside):
-            with pytest.raises(Unavailable, match="Your tenant has 3 runs in the queue, limit 3") as caught:
-                each.submit(lake.caller, copy_pipeline(lake))
-            assert caught.value.reason == "too_many_runs"
-        beside.submit(other_lake.caller, copy_pipeline(lake))
+        handles = [
+            queue_worker.submit(lake.caller, copy_pipeline(lake))
+            for queue_worker in (submitter, other_submitter, submitter)
+        ]
+        for queue_worker in (submitter, other_submitter):
+            with pytest.raises(Unavailable, match="Your tenant has 3 runs in the queue, limit 3") as raised:
+                queue_worker.submit(lake.caller, copy_pipeline(lake))
+            assert raised.value.reason == "too_many_runs"
+        other_submitter.submit(other_lake.caller, copy_pipeline(lake))
         with pytest.raises(Unavailable, match="The run queue is full: 4 runs queued, limit 4"):
             submitter.submit(other_lake.caller, copy_pipeline(lake))
-        beside.cancel(lake.caller, handles[0].run.id)
+        other_submitter.cancel(lake.caller, handles[0].run.id)
         submitter.submit(other_lake.caller, copy_pipeline(lake))
-        assert submitter.queued_count() == beside.queued_count() == 4
+        assert submitter.queued_count() == other_submitter.queued_count() == 4
 
 
 def test_worker_without_queue_executes_no_queued_run(lake: Lake, submitter: RunWorker) -> None:
@@ -293,16 +298,16 @@ def test_worker_without_queue_executes_no_queued_run(lake: Lake, submitter: RunW
 
 
 def test_idle_worker_only_reads_catalog(lake: Lake, worker: RunWorker) -> None:
-    statements, looked = list[str](), threading.Event()
+    statements, polled = list[str](), threading.Event()
 
     def record_statement(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
         statements.append(statement)
-        if sum("FROM run_queue" in each for each in statements) == 3:
-            looked.set()
+        if sum("FROM run_queue" in sql for sql in statements) == 3:
+            polled.set()
 
     event.listen(lake._workspace.db.engine, "before_cursor_execute", record_statement)
     worker.start()
-    assert looked.wait(60)
+    assert polled.wait(60)
     event.remove(lake._workspace.db.engine, "before_cursor_execute", record_statement)
     assert {statement.split()[0] for statement in statements} <= {"SELECT", "BEGIN"}
     assert "BEGIN IMMEDIATE" not in statements

@@ -17,7 +17,7 @@ from penstock.errors import Conflict, NotFound, Unavailable
 from penstock.lake import Dataset, Lake
 from penstock.service.pipelines import runs
 from penstock.service.pipelines.run_worker import RunHandle, RunLimits, RunWorker
-from support.operation_cases import twice
+from support.operation_cases import self_append_pipeline
 from support.workspaces import WorkspaceFixture
 
 pytestmark = pytest.mark.usefixtures("spark")
@@ -41,7 +41,7 @@ class Gate:
 
 
 def pipeline_of(ds: Dataset) -> pipeline_definition.PipelineDefinition:
-    return pipeline_definition.parse_pipeline(twice(ds))
+    return pipeline_definition.parse_pipeline(self_append_pipeline(ds))
 
 
 def other_tenant(lake: Lake) -> Lake:
@@ -54,23 +54,23 @@ def record(lake: Lake, handle: RunHandle) -> Run:
 
 @pytest.fixture
 def runner(lake: Lake) -> Iterator[RunWorker]:
-    it = RunWorker(lake._workspace, RunLimits(max_concurrent=1, max_queued=4, max_queued_per_tenant=3))
-    yield it
-    it.close()
+    worker = RunWorker(lake._workspace, RunLimits(max_concurrent=1, max_queued=4, max_queued_per_tenant=3))
+    yield worker
+    worker.close()
 
 
-HERE = pytest.mark.parametrize("here", [False, True], ids=["from the queue", "this process's own"])
+EXECUTION_MODES = pytest.mark.parametrize("here", [False, True], ids=["queued", "local"])
 
 
 def test_queue_alternates_between_tenants(lake: Lake, runner: RunWorker) -> None:
     other = other_tenant(lake)
-    mine, theirs = (each.create("demo.rows", {"id": [1]}) for each in (lake, other))
+    own, other_rows = (tenant_lake.create("demo.rows", {"id": [1]}) for tenant_lake in (lake, other))
     gate = Gate()
-    handles = [runner.submit(lake.caller, pipeline_of(mine), on_progress=gate.of("first"))]
+    handles = [runner.submit(lake.caller, pipeline_of(own), on_progress=gate.of("first"))]
     assert gate.reached.wait(60)
     for name in ("second", "third"):
-        handles.append(runner.submit(lake.caller, pipeline_of(mine), on_progress=gate.of(name)))
-    handles.append(runner.submit(other.caller, pipeline_of(theirs), on_progress=gate.of("theirs")))
+        handles.append(runner.submit(lake.caller, pipeline_of(own), on_progress=gate.of(name)))
+    handles.append(runner.submit(other.caller, pipeline_of(other_rows), on_progress=gate.of("theirs")))
     assert [record(lake, handle).state for handle in handles[:3]] == [
         RunState.RUNNING,
         RunState.QUEUED,
@@ -81,29 +81,29 @@ def test_queue_alternates_between_tenants(lake: Lake, runner: RunWorker) -> None
         assert runner.wait(handle, 60)
         assert handle.error is None
     assert gate.arrived == ["first", "second", "theirs", "third"]
-    assert (mine.num_rows, theirs.num_rows) == (8, 2)
+    assert (own.num_rows, other_rows.num_rows) == (8, 2)
 
 
 def test_submit_above_tenant_or_queue_limit_is_rejected(lake: Lake, runner: RunWorker) -> None:
     other = other_tenant(lake)
-    mine, theirs = (each.create("demo.rows", {"id": [1]}) for each in (lake, other))
+    own, other_rows = (tenant_lake.create("demo.rows", {"id": [1]}) for tenant_lake in (lake, other))
     gate = Gate()
-    handles = [runner.submit(lake.caller, pipeline_of(mine), on_progress=gate.of("first"))]
+    handles = [runner.submit(lake.caller, pipeline_of(own), on_progress=gate.of("first"))]
     assert gate.reached.wait(60)
-    handles += [runner.submit(lake.caller, pipeline_of(mine)) for _ in range(3)]
-    with pytest.raises(Unavailable) as caught:
-        runner.submit(lake.caller, pipeline_of(mine))
-    assert caught.value.reason == "too_many_runs"
-    handles.append(runner.submit(other.caller, pipeline_of(theirs)))
+    handles += [runner.submit(lake.caller, pipeline_of(own)) for _ in range(3)]
+    with pytest.raises(Unavailable) as raised:
+        runner.submit(lake.caller, pipeline_of(own))
+    assert raised.value.reason == "too_many_runs"
+    handles.append(runner.submit(other.caller, pipeline_of(other_rows)))
     with pytest.raises(Unavailable):
-        runner.submit(other.caller, pipeline_of(theirs))
+        runner.submit(other.caller, pipeline_of(other_rows))
     gate.open.set()
     for handle in handles:
         assert runner.wait(handle, 120)
         assert handle.error is None
 
 
-@HERE
+@EXECUTION_MODES
 def test_cancelled_run_writes_nothing(lake: Lake, runner: RunWorker, here: bool) -> None:
     ds = lake.create("demo.rows", {"id": [1]})
     gate = Gate()
@@ -146,16 +146,16 @@ def test_stale_local_run_cannot_commit(lake: Lake, runner: RunWorker) -> None:
     gate = Gate()
     handle = runner.submit(lake.caller, pipeline_of(ds), on_progress=gate.of("slow"), local=True)
     assert gate.reached.wait(60)
-    half_a_minute_later(lake)
-    found = record(lake, handle)
-    assert (found.state, found.error["error"]["code"] if found.error else None) == (RunState.FAILED, "RUN_LOST")
+    advance_clock_past_staleness(lake)
+    loaded = record(lake, handle)
+    assert (loaded.state, loaded.error["error"]["code"] if loaded.error else None) == (RunState.FAILED, "RUN_LOST")
     gate.open.set()
     assert runner.wait(handle, 60)
     assert handle.error is not None
     assert ds.version == 1
     assert record(lake, handle).state is RunState.FAILED
-    again = runner.submit(lake.caller, pipeline_of(ds))
-    assert runner.wait(again, 60)
+    repeated = runner.submit(lake.caller, pipeline_of(ds))
+    assert runner.wait(repeated, 60)
     assert ds.version == 2
 
 
@@ -164,7 +164,7 @@ def test_stale_queued_run_is_repeated_and_committed_once(lake: Lake, runner: Run
     gate = Gate()
     handle = runner.submit(lake.caller, pipeline_of(ds), on_progress=gate.of("slow"))
     assert gate.reached.wait(60)
-    half_a_minute_later(lake)
+    advance_clock_past_staleness(lake)
     assert record(lake, handle).state is RunState.QUEUED
     gate.open.set()
     assert runner.wait(handle, 60)
@@ -172,12 +172,12 @@ def test_stale_queued_run_is_repeated_and_committed_once(lake: Lake, runner: Run
     assert (ds.version, ds.num_rows) == (2, 2)
 
 
-def half_a_minute_later(lake: Lake) -> None:
-    now = lake._workspace.db.clock
-    lake._workspace.db.clock = lambda: now() + runs.STALE_AFTER + timedelta(seconds=5)
+def advance_clock_past_staleness(lake: Lake) -> None:
+    clock = lake._workspace.db.clock
+    lake._workspace.db.clock = lambda: clock() + runs.STALE_AFTER + timedelta(seconds=5)
 
 
-@HERE
+@EXECUTION_MODES
 def test_close_requeues_queued_runs_and_fails_local_runs(lake: Lake, here: bool) -> None:
     ds = lake.create("demo.rows", {"id": [1]})
     runner = RunWorker(lake._workspace, RunLimits(max_concurrent=1))
@@ -194,9 +194,9 @@ def test_close_requeues_queued_runs_and_fails_local_runs(lake: Lake, here: bool)
     closing.join(60)
     assert not closing.is_alive()
     for handle in (first, second):
-        found = record(lake, handle)
-        code = found.error["error"]["code"] if found.error else None
-        assert (found.state, code) == ((RunState.FAILED, "SERVICE_STOPPED") if here else (RunState.QUEUED, None))
+        loaded = record(lake, handle)
+        code = loaded.error["error"]["code"] if loaded.error else None
+        assert (loaded.state, code) == ((RunState.FAILED, "SERVICE_STOPPED") if here else (RunState.QUEUED, None))
         assert runner.wait(handle, 0) == here
     assert ds.version == 1
     with pytest.raises(Unavailable):
@@ -208,14 +208,14 @@ def test_run_of_killed_process_can_be_repeated(sqlite_workspace: WorkspaceFixtur
     with sqlite_workspace.open() as lake:
         ds = lake.create("demo.rows", {"id": [1]})
     (Path(sqlite_workspace.folder) / "go").touch()
-    process = sqlite_workspace.spawn("run_killed", "demo.rows", step)
+    process = sqlite_workspace.spawn("kill_run_at_step", "demo.rows", step)
     process.communicate(timeout=120)
     assert process.returncode == -signal.SIGKILL, f"the run never came to {step}"
-    happened = step == "commit.sent"
+    is_committed = step == "commit.sent"
     with sqlite_workspace.open() as lake:
-        now = lake._workspace.db.clock
-        lake._workspace.db.clock = lambda: now() + runs.STALE_AFTER + timedelta(seconds=5)
+        clock = lake._workspace.db.clock
+        lake._workspace.db.clock = lambda: clock() + runs.STALE_AFTER + timedelta(seconds=5)
         ds = lake.dataset("demo.rows")
-        assert ds.version == (2 if happened else 1)
-        again = lake.pipeline(twice(ds)).run(idempotency_key="once")
-        assert (ds.version, ds.num_rows, again.state) == (2, 2, RunState.SUCCEEDED)
+        assert ds.version == (2 if is_committed else 1)
+        repeated = lake.pipeline(self_append_pipeline(ds)).run(idempotency_key="once")
+        assert (ds.version, ds.num_rows, repeated.state) == (2, 2, RunState.SUCCEEDED)

@@ -27,7 +27,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conftest import examples, not_tested
+from conftest import examples, skip_untested
 from penstock.core.dataset.column_stats import ColumnStats, stat_value, to_json
 from penstock.core.dataset.deletion_vector import DeletionVector
 from penstock.errors import NotFound, PenstockError, Unavailable
@@ -44,7 +44,7 @@ from penstock.service.queries.sandbox import (
 from penstock.service.queries.sandbox.error_messages import redact_message
 from penstock.service.queries.sandbox.protocol import MAX_RESPONSE_BYTES, Channel, MessageType
 from penstock.service.queries.sandbox.sql_analysis import VOLATILE, VOLATILE_WORDS
-from service.sandbox_attacks import ATTACKS, BOMBS, Attack
+from service.sandbox_attacks import ATTACKS, BOMBS, SandboxAttack
 
 TIGHT = QueryLimits(seconds=20, cpu_seconds=1, memory_bytes=256 << 20, rows=100_000, bytes=8 << 20)
 ROWS = pa.table(
@@ -66,15 +66,15 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def sandbox(data: str) -> Iterator[Sandbox]:
-    yield from closing(Sandbox(data))
+    yield from close_after(Sandbox(data))
 
 
 @pytest.fixture(scope="module")
-def tight(data: str) -> Iterator[Sandbox]:
-    yield from closing(Sandbox(data, TIGHT))
+def limited_sandbox(data: str) -> Iterator[Sandbox]:
+    yield from close_after(Sandbox(data, TIGHT))
 
 
-def closing(sandbox: Sandbox) -> Iterator[Sandbox]:
+def close_after(sandbox: Sandbox) -> Iterator[Sandbox]:
     yield sandbox
     sandbox.close()
 
@@ -91,7 +91,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def finance(folder: Path) -> Relation:
-    """Create a dataset whose files store row ids, as rewritten ones do. One file has a deletion vector."""
+    """Create a dataset whose files store row ids, like rewritten files. One file has a deletion vector."""
     rows = ROWS.append_column("_rowid", pa.array([7, 8, 9, 10]))
     plain = stored(folder / "tx.parquet", rows.slice(0, 2))
     marked = stored(folder / "marked.parquet", pa.concat_tables([rows.slice(0, 1), rows.slice(2)]))
@@ -104,24 +104,24 @@ def stored(path: Path, rows: pa.Table, schema: pa.Schema | None = None) -> Relat
     return Relation(schema or rows.schema, [RelationFile(str(path), rows.num_rows)])
 
 
-def ask(sandbox: Sandbox, sql: str, datasets: Mapping[str, Relation], **parameters: Any) -> pa.Table:
+def run_query(sandbox: Sandbox, sql: str, datasets: Mapping[str, Relation], **parameters: Any) -> pa.Table:
     """Run a query as the service does: look up the datasets that it names, or report those that do not exist."""
     with sandbox.process() as cell:
         parsed = cell.parse(sql)
-        there: dict[TableRef, Relation] = {}
+        relations: dict[TableRef, Relation] = {}
         for ref in parsed.tables:
             name = f"{ref.schema}.{ref.table}".lower() + ("" if ref.version is None else f"@{ref.version}")
             if name not in datasets:
-                raise NotFound("dataset_not_found", f"there is no dataset {name!r}")
-            there[ref] = datasets[name]
-        cell.bind(there)
+                raise NotFound("dataset_not_found", f"Dataset {name!r} not found")
+            relations[ref] = datasets[name]
+        cell.bind(relations)
         return cell.run(parameters=parameters).table()
 
 
-def refused(act: Callable[[], Any]) -> PenstockError:
-    with pytest.raises(PenstockError) as caught:
-        act()
-    return caught.value
+def error_of(action: Callable[[], Any]) -> PenstockError:
+    with pytest.raises(PenstockError) as raised:
+        action()
+    return raised.value
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -132,23 +132,29 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
-def test_attack_ends_with_expected_error(tight: Sandbox, finance: Relation, folder: Path, attack: Attack) -> None:
+def test_attack_ends_with_expected_error(
+    limited_sandbox: Sandbox, finance: Relation, folder: Path, attack: SandboxAttack
+) -> None:
     before = contents(folder)
-    raised = refused(lambda: ask(tight, attack.sql.replace("{folder}", str(folder)), {"finance.tx": finance}))
+    raised = error_of(
+        lambda: run_query(limited_sandbox, attack.sql.replace("{folder}", str(folder)), {"finance.tx": finance})
+    )
     assert raised.reason in attack.ends, raised.message
     assert "Traceback" not in raised.message
     assert len(raised.message) < 1_000
     assert contents(folder) == before
-    assert ask(tight, "SELECT sum(id) AS n FROM finance.tx", {"finance.tx": finance}).to_pydict() == {"n": [10]}
+    assert run_query(limited_sandbox, "SELECT sum(id) AS n FROM finance.tx", {"finance.tx": finance}).to_pydict() == {
+        "n": [10]
+    }
 
 
-def test_service_memory_stays_bounded_under_attack(tight: Sandbox, finance: Relation) -> None:
+def test_service_memory_stays_bounded_under_attack(limited_sandbox: Sandbox, finance: Relation) -> None:
     bombs = [bomb.sql for bomb in BOMBS if "row" in bomb.name or "value" in bomb.name or "column" in bomb.name]
     assert len(bombs) >= 4
 
     def drop_all() -> None:
         for sql in bombs:
-            refused(lambda sql=sql: ask(tight, sql, {"finance.tx": finance}))  # type: ignore[misc]
+            error_of(lambda sql=sql: run_query(limited_sandbox, sql, {"finance.tx": finance}))  # type: ignore[misc]
         gc.collect()
         pa.default_memory_pool().release_unused()
 
@@ -163,29 +169,32 @@ def resident() -> int:
 
 
 def test_idle_query_ends_at_deadline(data: str, finance: Relation) -> None:
-    for sandbox in closing(Sandbox(data, replace(TIGHT, seconds=1))):
-        raised = refused(lambda sandbox=sandbox: ask(sandbox, "SELECT sleep_ms(60000)", {}))  # type: ignore[misc]
+    for sandbox in close_after(Sandbox(data, replace(TIGHT, seconds=1))):
+        raised = error_of(lambda sandbox=sandbox: run_query(sandbox, "SELECT sleep_ms(60000)", {}))  # type: ignore[misc]
         assert (raised.reason, raised.context) == ("query_timed_out", {"seconds": 1})
         assert "1 seconds" in raised.message
 
 
-def test_exceeded_limit_is_reported(tight: Sandbox) -> None:
-    assert "100,000 rows" in refused(lambda: ask(tight, "FROM range(1000000)", {})).message
-    assert "8,388,608 bytes" in refused(lambda: ask(tight, "SELECT repeat('x', 9000000)", {})).message
-    assert "256 MiB" in refused(lambda: ask(tight, "SELECT len(list(i)) FROM range(9000000000) t(i)", {})).message
-    assert "100,000" in refused(lambda: ask(tight, "SELECT 1" + " " * 100_000, {})).message
+def test_exceeded_limit_is_reported(limited_sandbox: Sandbox) -> None:
+    assert "100,000 rows" in error_of(lambda: run_query(limited_sandbox, "FROM range(1000000)", {})).message
+    assert "8,388,608 bytes" in error_of(lambda: run_query(limited_sandbox, "SELECT repeat('x', 9000000)", {})).message
+    assert (
+        "256 MiB"
+        in error_of(lambda: run_query(limited_sandbox, "SELECT len(list(i)) FROM range(9000000000) t(i)", {})).message
+    )
+    assert "100,000" in error_of(lambda: run_query(limited_sandbox, "SELECT 1" + " " * 100_000, {})).message
 
 
-# Answers
+# Results
 
 
 def test_run_returns_stored_rows(sandbox: Sandbox, finance: Relation) -> None:
-    assert ask(sandbox, "FROM finance.tx ORDER BY id", {"finance.tx": finance}).schema == ROWS.schema
-    response = ask(sandbox, "SELECT * EXCLUDE (ratio) FROM finance.tx ORDER BY id", {"finance.tx": finance})
+    assert run_query(sandbox, "FROM finance.tx ORDER BY id", {"finance.tx": finance}).schema == ROWS.schema
+    response = run_query(sandbox, "SELECT * EXCLUDE (ratio) FROM finance.tx ORDER BY id", {"finance.tx": finance})
     assert response.to_pylist() == ROWS.drop_columns("ratio").to_pylist()
 
 
-ANSWERS: dict[str, tuple[str, list[dict[str, Any]]]] = {
+RESULT_CASES: dict[str, tuple[str, list[dict[str, Any]]]] = {
     "a name of WITH": ("WITH tx AS (SELECT max(id) AS n FROM finance.tx) FROM tx", [{"n": 4}]),
     "a recursive name": (
         "WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t WHERE n < 3) SELECT sum(n)::INT AS n FROM t",
@@ -207,21 +216,21 @@ ANSWERS: dict[str, tuple[str, list[dict[str, Any]]]] = {
     "a text that looks like SQL": ("SELECT 'x'') AS q; DROP' AS n", [{"n": "x') AS q; DROP"}]),
     "a fixed number of enumerations": ("SELECT array_value('x'::ENUM('x'), 'x'::ENUM('x')) AS l", [{"l": ["x", "x"]}]),
     "an enumeration": ("SELECT 'a'::ENUM('a', 'b') AS n, ['b'::ENUM('b')] AS l", [{"n": "a", "l": ["b"]}]),
-    "a column whose name is odd": ('SELECT 1 AS "a "" ) ;-- é"', [{'a " ) ;-- é': 1}]),
+    "an unusual column name": ('SELECT 1 AS "a "" ) ;-- é"', [{'a " ) ;-- é': 1}]),
     "functions that make rows": ("SELECT n FROM unnest([5]) u(n), range(1), generate_series(1, 1)", [{"n": 5}]),
     "a pivot": ("FROM (SELECT 1 AS k, 2 AS v) PIVOT (sum(v)::INT FOR k IN (1))", [{"1": 2}]),
     "NaN is above all numbers": ("SELECT id AS n FROM finance.tx WHERE ratio > 1 ORDER BY 1", [{"n": 2}, {"n": 4}]),
 }
 
 
-@pytest.mark.parametrize(("sql", "rows"), ANSWERS.values(), ids=ANSWERS.keys())
+@pytest.mark.parametrize(("sql", "rows"), RESULT_CASES.values(), ids=RESULT_CASES.keys())
 def test_run_supports_legitimate_queries(
     sandbox: Sandbox, finance: Relation, folder: Path, tmp_path: Path, sql: str, rows: list[dict[str, Any]]
 ) -> None:
     nine = stored(tmp_path / "x.parquet", pa.table({"n": [9]}))
     systems = dict.fromkeys(("main.x", "temp.x", "memory.x", "information_schema.x"), nine)
     first = stored(tmp_path / "first.parquet", ROWS.slice(0, 1))
-    assert ask(sandbox, sql, {"finance.tx": finance, "finance.tx@1": first, **systems}).to_pylist() == rows
+    assert run_query(sandbox, sql, {"finance.tx": finance, "finance.tx@1": first, **systems}).to_pylist() == rows
 
 
 VALUES = [
@@ -232,7 +241,7 @@ VALUES = [
 
 @pytest.mark.parametrize("value", VALUES, ids=str)
 def test_parameter_keeps_its_type(sandbox: Sandbox, value: Any) -> None:
-    response = ask(sandbox, "SELECT $value AS v", {}, value=value).column("v")
+    response = run_query(sandbox, "SELECT $value AS v", {}, value=value).column("v")
     assert response.to_pylist() == [value]
     assert isinstance(response[0].as_py(), Decimal if value == 2**70 else type(value))
 
@@ -277,7 +286,7 @@ def test_parse_detects_parameters_in_comparisons_only(sandbox: Sandbox, sql: str
 
 REPEATABLE: dict[str, bool] = {
     "SELECT a, uuid, random, now, today FROM x.y": True,
-    "SELECT age(a, b), hash(a), 'now()' FROM x.y": False,  # age(a) is from today on
+    "SELECT age(a, b), hash(a), 'now()' FROM x.y": False,  # age(a) counts from the current date
     "SELECT a FROM x.y WHERE day < CURRENT_DATE": False,
     "SELECT current_timestamp": False,
     "SELECT localtime": False,
@@ -303,12 +312,14 @@ def test_volatile_list_contains_every_volatile_function() -> None:
     with duckdb.connect() as db:
         response = db.execute("SELECT function_name, stability, macro_definition FROM duckdb_functions()").fetchall()
         names = {name for name, *_ in response}
-        unsteady = {name for name, stability, _ in response if stability not in (None, "CONSISTENT")}
-        assert unsteady <= VOLATILE
-        # What DuckDB does not tell of: macros, what depends on the time or on chance, and what it calls steady.
-        within = {name: set(re.findall(r"\w+", macro)) for name, _, macro in response if macro}
-        assert {name for name, words in within.items() if words & (VOLATILE | VOLATILE_WORDS) - {"error"}} <= VOLATILE
-        assert VOLATILE - unsteady <= within.keys() | {
+        volatile = {name for name, stability, _ in response if stability not in (None, "CONSISTENT")}
+        assert volatile <= VOLATILE
+        # Functions that DuckDB does not report as volatile: macros, and functions of the time or of random values.
+        macro_calls = {name: set(re.findall(r"\w+", macro)) for name, _, macro in response if macro}
+        assert {
+            name for name, words in macro_calls.items() if words & (VOLATILE | VOLATILE_WORDS) - {"error"}
+        } <= VOLATILE
+        assert VOLATILE - volatile <= macro_calls.keys() | {
             "age",
             "current_localtime",
             "current_localtimestamp",
@@ -318,14 +329,14 @@ def test_volatile_list_contains_every_volatile_function() -> None:
         for name in VOLATILE | VOLATILE_WORDS:
             try:
                 db.sql(f"SELECT {name}")
-                bare = True
+                is_unquoted = True
             except duckdb.BinderException:
-                bare = False
-            assert bare == (name in VOLATILE_WORDS), name
+                is_unquoted = False
+            assert is_unquoted == (name in VOLATILE_WORDS), name
 
 
 def test_parse_syntax_error_reports_position(sandbox: Sandbox) -> None:
-    raised = refused(lambda: ask(sandbox, "SELECT id FORM finance.tx x y", {}))
+    raised = error_of(lambda: run_query(sandbox, "SELECT id FORM finance.tx x y", {}))
     assert (raised.reason, raised.context) == ("bad_sql", {"position": 15})
 
 
@@ -338,8 +349,8 @@ def test_process_runs_several_requests(sandbox: Sandbox, finance: Relation) -> N
             'SELECT "word" FROM ', ' AS q WHERE "id" < $_high ORDER BY "id" LIMIT 1', {"low": 1, "_high": 9}
         )
         assert page.table().to_pydict() == {"word": ["two"]}
-        assert refused(lambda: cell.run(after=" AS q WHERE nothing", parameters={"low": 1})).reason == "query_failed"
-        assert refused(lambda: cell.run()).reason == "missing_parameter"
+        assert error_of(lambda: cell.run(after=" AS q WHERE nothing", parameters={"low": 1})).reason == "query_failed"
+        assert error_of(lambda: cell.run()).reason == "missing_parameter"
         count = cell.run("SELECT count(*) AS n FROM ", " AS q", {"low": 1})
         assert count.table().to_pydict() == {"n": [3]}
 
@@ -351,8 +362,8 @@ def test_unfinished_result_kills_process(sandbox: Sandbox) -> None:
         rows = iter(cell.run())
         assert next(rows).num_rows > 0
         rows.close()  # type: ignore[attr-defined]
-        assert refused(lambda: cell.parse("SELECT 1")).kind == "Invalid"
-    assert ask(sandbox, "SELECT 1 AS n", {}).to_pydict() == {"n": [1]}
+        assert error_of(lambda: cell.parse("SELECT 1")).kind == "Invalid"
+    assert run_query(sandbox, "SELECT 1 AS n", {}).to_pydict() == {"n": [1]}
 
 
 def test_run_with_max_bytes_uses_small_batches_and_own_limit(sandbox: Sandbox) -> None:
@@ -366,14 +377,14 @@ def test_run_with_max_bytes_uses_small_batches_and_own_limit(sandbox: Sandbox) -
     with sandbox.process() as cell:
         cell.parse("SELECT repeat('x', 9000000) AS s")
         cell.bind({})
-        assert "8,388,608 bytes" in refused(lambda: cell.run(max_bytes=8 << 20).table()).message
+        assert "8,388,608 bytes" in error_of(lambda: cell.run(max_bytes=8 << 20).table()).message
 
 
 def test_describe_reads_no_file(sandbox: Sandbox, tmp_path: Path) -> None:
-    gone = Relation(ROWS.schema, [RelationFile(str(tmp_path / "gone.parquet"), 4)])
+    missing = Relation(ROWS.schema, [RelationFile(str(tmp_path / "gone.parquet"), 4)])
     with sandbox.process() as cell:
         (ref,) = cell.parse("SELECT word, sum(id) AS n FROM finance.tx GROUP BY 1").tables
-        cell.bind({ref: gone})
+        cell.bind({ref: missing})
         assert cell.describe() == pa.schema([("word", pa.string()), ("n", pa.decimal128(38, 0))])
 
 
@@ -388,8 +399,8 @@ def test_run_reads_old_files_with_missing_or_narrower_columns(sandbox: Sandbox, 
     new = stored(tmp_path / "new.parquet", pa.table([[2], [Decimal("6.50")], ["x"]], schema=schema))
     required = pa.schema([field.with_nullable(False) for field in schema])
     both = Relation(required, [*old.files, *new.files])
-    for where in ("true", "id >= 1 AND amount > 4", "new = 'x' OR id = 1", "new IS NULL OR amount = 6.5"):
-        response = ask(sandbox, f"FROM s.t WHERE {where} ORDER BY id", {"s.t": both})
+    for condition in ("true", "id >= 1 AND amount > 4", "new = 'x' OR id = 1", "new IS NULL OR amount = 6.5"):
+        response = run_query(sandbox, f"FROM s.t WHERE {condition} ORDER BY id", {"s.t": both})
         assert response.schema == schema
         assert response.to_pydict() == {"id": [1, 2], "amount": [Decimal("5.00"), Decimal("6.50")], "new": [None, "x"]}
 
@@ -404,17 +415,21 @@ BOUNDS: dict[str, tuple[pa.DataType, Any, Any, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "low", "high", "where"), BOUNDS.values(), ids=BOUNDS.keys())
+@pytest.mark.parametrize(("data_type", "low", "high", "condition"), BOUNDS.values(), ids=BOUNDS.keys())
 @pytest.mark.parametrize("nulls", [0, 1])
 def test_run_skips_files_by_statistics(
-    sandbox: Sandbox, tmp_path: Path, kind: pa.DataType, low: Any, high: Any, where: str, nulls: int
+    sandbox: Sandbox, tmp_path: Path, data_type: pa.DataType, low: Any, high: Any, condition: str, nulls: int
 ) -> None:
     absent = RelationFile(
         str(tmp_path / "gone.parquet"), 3, to_json({"c": ColumnStats(stat_value(low), stat_value(high), nulls)})
     )
-    dataset = Relation(pa.schema([("c", kind)]), [absent])
-    assert ask(sandbox, f"SELECT count(*) AS n FROM s.t WHERE {where}", {"s.t": dataset}).to_pydict() == {"n": [0]}
-    raised = refused(lambda: ask(sandbox, f"SELECT count(*) AS n FROM s.t WHERE NOT ({where})", {"s.t": dataset}))
+    dataset = Relation(pa.schema([("c", data_type)]), [absent])
+    assert run_query(sandbox, f"SELECT count(*) AS n FROM s.t WHERE {condition}", {"s.t": dataset}).to_pydict() == {
+        "n": [0]
+    }
+    raised = error_of(
+        lambda: run_query(sandbox, f"SELECT count(*) AS n FROM s.t WHERE NOT ({condition})", {"s.t": dataset})
+    )
     assert (raised.kind, raised.reason) == ("Unavailable", "file_unreadable")
     assert str(tmp_path) not in raised.message
 
@@ -436,12 +451,14 @@ def test_run_with_statistics_returns_all_matching_rows(
     sandbox: Sandbox,
     tmp_path_factory: pytest.TempPathFactory,
     parts: list[list[int | None]],
-    one: Any,
-    other: Any,
+    condition_1: Any,
+    condition_2: Any,
     word: str,
 ) -> None:
     """Assert that a query returns the same rows with and without file statistics."""
-    where = f" {word} ".join(f"{column} {sign} {_literal(column, value)}" for column, sign, value in (one, other))
+    condition = f" {word} ".join(
+        f"{column} {sign} {_literal(column, value)}" for column, sign, value in (condition_1, condition_2)
+    )
     tables = [_table(part) for part in parts]
     folder = tmp_path_factory.mktemp("parts")
     files = []
@@ -449,9 +466,11 @@ def test_run_with_statistics_returns_all_matching_rows(
         pq.write_table(table, folder / f"{n}.parquet")
         files.append(RelationFile(str(folder / f"{n}.parquet"), table.num_rows, to_json(_bounds(table))))
     pruned = Relation(tables[0].schema, files)
-    whole = stored(folder / "whole.parquet", pa.concat_tables(tables))
-    sql = "SELECT s.n, s.w FROM {} s WHERE " + where + " ORDER BY ALL"
-    assert ask(sandbox, sql.format("a.b"), {"a.b": pruned}) == ask(sandbox, sql.format("a.c"), {"a.c": whole})
+    single_file = stored(folder / "whole.parquet", pa.concat_tables(tables))
+    sql = "SELECT s.n, s.w FROM {} s WHERE " + condition + " ORDER BY ALL"
+    assert run_query(sandbox, sql.format("a.b"), {"a.b": pruned}) == run_query(
+        sandbox, sql.format("a.c"), {"a.c": single_file}
+    )
 
 
 def _literal(column: str, value: int) -> str:
@@ -467,12 +486,12 @@ def _table(part: list[int | None]) -> pa.Table:
 def _bounds(table: pa.Table) -> dict[str, ColumnStats]:
     stats = {}
     for name in table.column_names:
-        ends = pc.min_max(table[name]).as_py()
-        stats[name] = ColumnStats(ends["min"], ends["max"], table[name].null_count)
+        minmax = pc.min_max(table[name]).as_py()
+        stats[name] = ColumnStats(minmax["min"], minmax["max"], table[name].null_count)
     return stats
 
 
-# What is said of failures
+# Error messages
 
 
 MESSAGES = {
@@ -504,7 +523,7 @@ def test_redact_message_truncates_long_text() -> None:
     assert len(redact_message("Binder Error: " + "x" * 10_000, before_execution=True)) == 500
 
 
-TELLING = [
+SAFE_MESSAGES = [
     "word::INT", "strptime(word, '%d')", "error(word)", "timezone(word, TIMESTAMPTZ '2026-01-01 00:00:00+00')",
     "time_bucket(INTERVAL 1 DAY, TIMESTAMPTZ '2026-01-01 00:00:00+00', word)", "date_part(word, DATE '2026-01-01')",
     "word::JSON", "from_hex(word)", "regexp_matches('a', '(' || word)", "printf('%d', word)", "format('{:d}', word)",
@@ -513,10 +532,10 @@ TELLING = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("value", TELLING)
+@pytest.mark.parametrize("value", SAFE_MESSAGES)
 def test_run_conversion_error_hides_value(sandbox: Sandbox, finance: Relation, value: str) -> None:
     try:
-        ask(sandbox, f"SELECT {value} AS v FROM finance.tx WHERE id > 2", {"finance.tx": finance})
+        run_query(sandbox, f"SELECT {value} AS v FROM finance.tx WHERE id > 2", {"finance.tx": finance})
     except PenstockError as error:
         assert error.reason == "query_failed"  # noqa: PT017
         assert not any(word in error.message for word in ("three", "3", "300", "400"))  # noqa: PT017
@@ -524,22 +543,22 @@ def test_run_conversion_error_hides_value(sandbox: Sandbox, finance: Relation, v
 
 def test_binder_error_keeps_duckdb_message(sandbox: Sandbox, finance: Relation) -> None:
     for sql, words in {"SELECT nope FROM finance.tx": '"nope" not found', "SELECT nope(1)": "name nope"}.items():
-        assert words in refused(lambda sql=sql: ask(sandbox, sql, {"finance.tx": finance})).message  # type: ignore[misc]
+        assert words in error_of(lambda sql=sql: run_query(sandbox, sql, {"finance.tx": finance})).message  # type: ignore[misc]
 
 
 def test_integer_over_38_digits_is_reported(sandbox: Sandbox) -> None:
-    raised = refused(lambda: ask(sandbox, "SELECT 170141183460469231731687303715884105727::HUGEINT AS n", {}))
+    raised = error_of(lambda: run_query(sandbox, "SELECT 170141183460469231731687303715884105727::HUGEINT AS n", {}))
     assert "more than 38 digits" in raised.message
 
 
-# A child is not trusted
+# Invalid child output
 
 
-def frame(kind: bytes, content: Any, length: int | None = None) -> bytes:
-    return kind + (len(content) if length is None else length).to_bytes(8, "little") + bytes(content)
+def frame(frame_type: bytes, content: Any, length: int | None = None) -> bytes:
+    return frame_type + (len(content) if length is None else length).to_bytes(8, "little") + bytes(content)
 
 
-def packed(table: pa.Table) -> bytes:
+def compressed_batch(table: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
         writer.write_table(table)
@@ -547,7 +566,7 @@ def packed(table: pa.Table) -> bytes:
     return bytes(batch.serialize())
 
 
-def wild() -> bytes:
+def invalid_offset_batch() -> bytes:
     """Return a text column with an offset outside of its buffer, which only a full validation finds."""
     offsets = pa.array([0, 1 << 30, 1], pa.int32()).buffers()[1]
     column = pa.Array.from_buffers(pa.string(), 2, [None, offsets, pa.py_buffer(b"x")])
@@ -557,56 +576,59 @@ def wild() -> bytes:
 FEW = replace(TIGHT, rows=10)
 
 
-def many(rows: int) -> bytes:
+def batches_of_rows(rows: int) -> bytes:
     return frame(b"a", pa.record_batch([pa.nulls(rows, pa.string())], names=["c"]).serialize())
 
 
 TEXTS = pa.schema([("c", pa.string())])
 SCHEMA, DONE = frame(b"a", TEXTS.serialize()), frame(b"d", b"")
-LIES: dict[str, tuple[bytes, str]] = {
+INVALID_RESPONSES: dict[str, tuple[bytes, str]] = {
     "no message": (b"\xff" * 64, "query_failed"),
-    "a schema that is none": (frame(b"a", b"garbage"), "query_failed"),
+    "an invalid schema": (frame(b"a", b"garbage"), "query_failed"),
     "no schema": (frame(b"s", b"{}"), "query_failed"),
-    "a refusal that is no JSON": (frame(b"r", b"garbage"), "query_failed"),
-    "a refusal of an unknown kind": (frame(b"r", b'{"reason": "forged", "message": "x"}'), "query_failed"),
-    "a refusal that is a list": (frame(b"r", b"[]"), "query_failed"),
+    "an error that is not JSON": (frame(b"r", b"garbage"), "query_failed"),
+    "an error of an unknown kind": (frame(b"r", b'{"reason": "forged", "message": "x"}'), "query_failed"),
+    "an error that is a list": (frame(b"r", b"[]"), "query_failed"),
     "a schema longer than memory": (frame(b"a", b"", 1 << 62), "query_too_large"),
-    "a refusal longer than memory": (frame(b"r", b"", 1 << 62), "query_too_large"),
+    "an error longer than memory": (frame(b"r", b"", 1 << 62), "query_too_large"),
     "a batch longer than allowed": (SCHEMA + frame(b"a", b"", TIGHT.bytes + 1), "query_too_large"),
-    "a batch that is none": (SCHEMA + frame(b"a", b"garbage") + DONE, "query_failed"),
+    "an invalid batch": (SCHEMA + frame(b"a", b"garbage") + DONE, "query_failed"),
     "a batch that is a schema": (SCHEMA + SCHEMA + DONE, "query_failed"),
     "a batch of another schema": (SCHEMA + frame(b"a", bytes(ROWS.to_batches()[0].serialize())) + DONE, "query_failed"),
-    "a wild offset": (SCHEMA + frame(b"a", wild()) + DONE, "query_failed"),
-    "a packed batch": (SCHEMA + frame(b"a", packed(pa.table({"c": ["x" * 100_000]}))) + DONE, "query_failed"),
-    "more rows than allowed": (SCHEMA + many(FEW.rows + 1) + DONE, "query_too_large"),
+    "an invalid offset": (SCHEMA + frame(b"a", invalid_offset_batch()) + DONE, "query_failed"),
+    "a compressed batch": (
+        SCHEMA + frame(b"a", compressed_batch(pa.table({"c": ["x" * 100_000]}))) + DONE,
+        "query_failed",
+    ),
+    "more rows than allowed": (SCHEMA + batches_of_rows(FEW.rows + 1) + DONE, "query_too_large"),
     "an end in the middle": (SCHEMA, "query_failed"),
 }
 
 
-@pytest.mark.parametrize(("sends", "reason"), LIES.values(), ids=LIES.keys())
+@pytest.mark.parametrize(("sends", "reason"), INVALID_RESPONSES.values(), ids=INVALID_RESPONSES.keys())
 def test_invalid_response_of_process_is_rejected(sends: bytes, reason: str) -> None:
-    ours, theirs = socket.socketpair()
+    parent_end, child_end = socket.socketpair()
     ended, tell = os.pipe()
     killed = threading.Event()
-    with ours, theirs, os.fdopen(ended, "rb", 0), os.fdopen(tell, "wb", 0) as telling:
+    with parent_end, child_end, os.fdopen(ended, "rb", 0), os.fdopen(tell, "wb", 0) as telling:
         telling.write(b"0")
-        theirs.sendall(sends)
-        theirs.shutdown(socket.SHUT_WR)
-        cell = QueryProcess(FEW, Channel(ours, MAX_RESPONSE_BYTES), ended, killed.set)
-        raised = refused(lambda: cell.run().table())
+        child_end.sendall(sends)
+        child_end.shutdown(socket.SHUT_WR)
+        cell = QueryProcess(FEW, Channel(parent_end, MAX_RESPONSE_BYTES), ended, killed.set)
+        raised = error_of(lambda: cell.run().table())
     assert (raised.kind, raised.reason) == ("Invalid", reason)
-    assert killed.is_set() == (b"forged" not in sends)  # a refusal in the right form is no lie
+    assert killed.is_set() == (b"forged" not in sends)  # a well-formed error is valid
 
 
 def test_valid_response_of_process_is_accepted() -> None:
-    ours, theirs = socket.socketpair()
+    parent_end, child_end = socket.socketpair()
     batch = pa.record_batch([["x", None]], schema=TEXTS)
-    with ours, theirs:
-        line = Channel(theirs, MAX_RESPONSE_BYTES)
+    with parent_end, child_end:
+        line = Channel(child_end, MAX_RESPONSE_BYTES)
         for message in (TEXTS.serialize(), batch.serialize()):
             line.send(MessageType.ARROW, message)
         line.send_message(MessageType.DONE)
-        rows: ResultStream = QueryProcess(TIGHT, Channel(ours, MAX_RESPONSE_BYTES), -1, lambda: None).run()
+        rows: ResultStream = QueryProcess(TIGHT, Channel(parent_end, MAX_RESPONSE_BYTES), -1, lambda: None).run()
         assert rows.schema == TEXTS
         assert list(rows) == [batch]
 
@@ -615,29 +637,29 @@ def test_valid_response_of_process_is_accepted() -> None:
 
 
 def test_killed_fork_server_is_restarted(data: str, finance: Relation) -> None:
-    for sandbox in closing(Sandbox(data, ready_processes=1)):
-        assert ask(sandbox, "SELECT 1 AS n", {}).to_pydict() == {"n": [1]}
+    for sandbox in close_after(Sandbox(data, ready_processes=1)):
+        assert run_query(sandbox, "SELECT 1 AS n", {}).to_pydict() == {"n": [1]}
         fork_server = fork_server_of(sandbox)
         children = children_of(fork_server)
         with sandbox.process() as cell:
             cell.parse("SELECT count(*) FROM range(100000000000) t(i) WHERE i % 3 = 4")
             cell.bind({})
             os.kill(fork_server, signal.SIGKILL)
-            raised = refused(lambda cell=cell: cell.run())  # type: ignore[misc]
+            raised = error_of(lambda cell=cell: cell.run())  # type: ignore[misc]
             assert (raised.kind, raised.reason) == ("Unavailable", "query_interrupted")
-        assert all(map(gone, children))
-        assert ask(sandbox, "SELECT 2 AS n", {}).to_pydict() == {"n": [2]}
+        assert all(map(has_ended, children))
+        assert run_query(sandbox, "SELECT 2 AS n", {}).to_pydict() == {"n": [2]}
         assert fork_server_of(sandbox) != fork_server
 
 
 def test_externally_killed_process_raises_unavailable(data: str) -> None:
-    for sandbox in closing(Sandbox(data, ready_processes=1)):
+    for sandbox in close_after(Sandbox(data, ready_processes=1)):
         with sandbox.process() as cell:
             cell.parse("SELECT count(*) FROM range(100000000000) t(i) WHERE i % 3 = 4")
             cell.bind({})
             for child in children_of(fork_server_of(sandbox)):
                 os.kill(child, signal.SIGKILL)
-            raised = refused(lambda cell=cell: cell.run())  # type: ignore[misc]
+            raised = error_of(lambda cell=cell: cell.run())  # type: ignore[misc]
         assert (raised.kind, raised.reason) == ("Unavailable", "query_interrupted")
 
 
@@ -659,38 +681,38 @@ def test_killed_service_leaves_no_processes(data: str) -> None:
         fork_server = int(service.stdout.readline())
         processes = [fork_server, *children_of(fork_server)]
         assert len(processes) > 1
-        ends = [os.pidfd_open(process) for process in processes]
+        process_ends = [os.pidfd_open(process) for process in processes]
         service.kill()
-    for end in ends:
+    for end in process_ends:
         assert select.select([end], [], [], 60)[0], "a process outlived the service"
         os.close(end)
 
 
 def test_closed_sandbox_has_no_processes_and_rejects_queries(data: str) -> None:
     sandbox = Sandbox(data)
-    sandbox.close()  # nothing was started
+    sandbox.close()  # no process was started
     sandbox = Sandbox(data)
-    ask(sandbox, "SELECT 1", {})
+    run_query(sandbox, "SELECT 1", {})
     fork_server = fork_server_of(sandbox)
     processes = [fork_server, *children_of(fork_server)]
     sandbox.close()
-    assert all(map(gone, processes))
+    assert all(map(has_ended, processes))
     with pytest.raises(Unavailable):
-        ask(sandbox, "SELECT 1", {})
+        run_query(sandbox, "SELECT 1", {})
 
 
 def test_process_has_no_privileges_and_no_secrets(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PENSTOCK_JWT_SECRET", "do not tell")
-    for sandbox in closing(Sandbox(data, ready_processes=1)):
+    monkeypatch.setenv("PENSTOCK_JWT_SECRET", "secret value")
+    for sandbox in close_after(Sandbox(data, ready_processes=1)):
         with sandbox.process() as cell:
             cell.parse("SELECT 1")
             fork_server = fork_server_of(sandbox)
             assert status(fork_server, "Threads") == "1"
             for process in [fork_server, *children_of(fork_server)]:
-                assert b"do not tell" not in Path(f"/proc/{process}/environ").read_bytes()
-                while not os.readlink(f"/proc/{process}/cwd").endswith(" (deleted)"):  # it is being prepared
+                assert b"secret value" not in Path(f"/proc/{process}/environ").read_bytes()
+                while not os.readlink(f"/proc/{process}/cwd").endswith(" (deleted)"):  # the process is starting
                     time.sleep(0.01)
-            # One that has answered is past its preparations.
+            # A process that has responded is confined.
             confined = [p for p in children_of(fork_server) if status(p, "NoNewPrivs") == "1"]
             limits = [Path(f"/proc/{p}/limits").read_text() for p in confined]
             assert any(limit(text, "Max address space") != "unlimited" for text in limits)
@@ -699,10 +721,10 @@ def test_process_has_no_privileges_and_no_secrets(data: str, monkeypatch: pytest
                 assert limit(text, "Max core file size") == "0"
                 assert limit(text, "Max open files") == str(sandbox.limits.open_files)
             for child in confined:
-                held = {
+                descriptors = {
                     os.readlink(f"/proc/{child}/fd/{fd}").partition(":")[0] for fd in os.listdir(f"/proc/{child}/fd")
                 }
-                assert held <= {"socket", "/dev/null"}
+                assert descriptors <= {"socket", "/dev/null"}
 
 
 _CHILD = """
@@ -734,10 +756,10 @@ print(json.dumps([done, open("secret.csv").read()]))
 
 def test_python_code_in_process_cannot_read_write_or_connect(tmp_path: Path) -> None:
     if landlock.version() < 6:
-        not_tested("code in a child was not tried", "the kernel has no Landlock, or an old one")
+        skip_untested("code in a child process", "the kernel has no Landlock, or an old one")
     folder, catalog = tmp_path / "data", tmp_path / "catalog.db"
     folder.mkdir()
-    catalog.write_text("all that there is")
+    catalog.write_text("catalog")
     (folder / "secret.csv").write_text("a\n42\n")
     (folder / "out.csv").symlink_to(catalog)
     before = contents(folder)
@@ -750,14 +772,14 @@ def test_python_code_in_process_cannot_read_write_or_connect(tmp_path: Path) -> 
 
 def test_file_outside_data_folder_is_not_readable(tmp_path: Path, finance: Relation) -> None:
     if landlock.version() < 1:
-        not_tested("a file elsewhere was not read", "the kernel has no Landlock")
-    for sandbox in closing(Sandbox(str(tmp_path / "not there yet"))):
-        raised = refused(lambda box=sandbox: ask(box, "SELECT * FROM finance.tx", {"finance.tx": finance}))  # type: ignore[misc]
+        skip_untested("a read of a file outside of the data folder", "the kernel has no Landlock")
+    for sandbox in close_after(Sandbox(str(tmp_path / "new folder"))):
+        raised = error_of(lambda opened=sandbox: run_query(opened, "SELECT * FROM finance.tx", {"finance.tx": finance}))  # type: ignore[misc]
         assert (raised.kind, raised.reason) == ("Unavailable", "file_unreadable")
-        here = tmp_path / "not there yet" / "rows.parquet"
+        here = tmp_path / "new folder" / "rows.parquet"
         pq.write_table(ROWS, here)
-        there = Relation(ROWS.schema, [RelationFile(str(here), ROWS.num_rows)])
-        assert ask(sandbox, "SELECT id FROM finance.tx", {"finance.tx": there}).num_rows == ROWS.num_rows
+        outside = Relation(ROWS.schema, [RelationFile(str(here), ROWS.num_rows)])
+        assert run_query(sandbox, "SELECT id FROM finance.tx", {"finance.tx": outside}).num_rows == ROWS.num_rows
 
 
 _DOORLESS = """
@@ -778,31 +800,33 @@ print(json.dumps(done))
 
 def test_duckdb_without_sql_analysis_cannot_access_files(folder: Path) -> None:
     words = ("{folder}", "/etc/passwd", "INSTALL", "LOAD", "SET ", "PRAGMA threads")
-    tried = [attack.sql.replace("{folder}", str(folder)) for attack in ATTACKS if any(w in attack.sql for w in words)]
-    tried = [sql for sql in tried if not sql.startswith("SET VARIABLE")]
-    assert len(tried) > 60
+    statements = [
+        attack.sql.replace("{folder}", str(folder)) for attack in ATTACKS if any(w in attack.sql for w in words)
+    ]
+    statements = [sql for sql in statements if not sql.startswith("SET VARIABLE")]
+    assert len(statements) > 60
     before = contents(folder)
     response = subprocess.run(
-        [sys.executable, "-c", _DOORLESS], input=json.dumps(tried), capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", _DOORLESS], input=json.dumps(statements), capture_output=True, text=True, timeout=60
     )
     assert json.loads(response.stdout or response.stderr) == []
     assert contents(folder) == before
 
 
 def test_sandbox_is_thread_safe(sandbox: Sandbox, finance: Relation) -> None:
-    def one(n: int) -> list[int]:
+    def condition_1(n: int) -> list[int]:
         sql = "SELECT id + $n AS n FROM finance.tx ORDER BY 1"
-        return ask(sandbox, sql, {"finance.tx": finance}, n=n).column("n").to_pylist()  # type: ignore[no-any-return]
+        return run_query(sandbox, sql, {"finance.tx": finance}, n=n).column("n").to_pylist()  # type: ignore[no-any-return]
 
     with ThreadPoolExecutor(12) as pool:
-        assert list(pool.map(one, range(24))) == [[n + 1, n + 2, n + 3, n + 4] for n in range(24)]
+        assert list(pool.map(condition_1, range(24))) == [[n + 1, n + 2, n + 3, n + 4] for n in range(24)]
 
 
 def test_admission_waits_for_running_query(data: str) -> None:
-    for sandbox in closing(Sandbox(data, QueryLimits(seconds=0.2), max_running=1)):
-        with sandbox.process(), pytest.raises(Unavailable) as caught, sandbox.process():
+    for sandbox in close_after(Sandbox(data, QueryLimits(seconds=0.2), max_running=1)):
+        with sandbox.process(), pytest.raises(Unavailable) as raised, sandbox.process():
             raise AssertionError("a second query runs")
-        assert caught.value.reason == "server_busy"
+        assert raised.value.reason == "server_busy"
 
 
 def fork_server_of(sandbox: Sandbox) -> int:
@@ -814,7 +838,7 @@ def children_of(process: int) -> list[int]:
     return list(map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split()))
 
 
-def gone(process: int) -> bool:
+def has_ended(process: int) -> bool:
     """Return whether the process ends within a long time."""
     try:
         end = os.pidfd_open(process)

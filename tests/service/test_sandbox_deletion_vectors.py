@@ -20,7 +20,7 @@ from penstock.core.dataset.edit_policy import EditMode, EditPolicy
 from penstock.lake import Dataset, Lake
 from penstock.service.datasets import row_edits
 from penstock.service.queries.sandbox import Relation, RelationFile, Sandbox
-from service.test_sandbox import _bounds, _literal, _table, ask, closing, refused
+from service.test_sandbox import _bounds, _literal, _table, close_after, error_of, run_query
 
 FRESH_SEED = random.randrange(10**9)
 SEEDS = [1, 2, 3, FRESH_SEED, FRESH_SEED + 1]
@@ -30,7 +30,7 @@ ROWS = pa.table({"id": list(range(35)), "word": [None if n % 5 == 0 else f"word 
 
 @pytest.fixture(scope="module")
 def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    yield from closing(Sandbox(str(tmp_path_factory.getbasetemp())))
+    yield from close_after(Sandbox(str(tmp_path_factory.getbasetemp())))
 
 
 def write(path: Path, rows: pa.Table, deleted: Any = (), stats_json: str = "{}") -> RelationFile:
@@ -83,7 +83,7 @@ def test_run_omits_deleted_rows(sandbox: Sandbox, tmp_path: Path, deleted: list[
 
 def assert_same_result(sandbox: Sandbox, sql: str, actual: Relation, expected: Relation) -> None:
     """Assert that a statement returns the same columns and the same rows, in any order."""
-    result, expected_result = (ask(sandbox, sql, {"s.t": relation}) for relation in (actual, expected))
+    result, expected_result = (run_query(sandbox, sql, {"s.t": relation}) for relation in (actual, expected))
     assert result.schema == expected_result.schema
     assert sorted(map(repr, result.to_pylist())) == sorted(map(repr, expected_result.to_pylist())), sql
 
@@ -164,10 +164,10 @@ def test_run_random_vectors_with_statistics_return_all_matching_rows(
         for _ in range(2):
             column, sign = rng.choice("nfw"), rng.choice(["<", "<=", "=", "<>", ">=", ">", "IS DISTINCT FROM"])
             conditions.append(f"{column} {sign} {_literal(column, rng.randint(-3, 3))}")
-        where = rng.choice([" AND ", " OR "]).join(conditions)
+        condition = rng.choice([" AND ", " OR "]).join(conditions)
         for columns in ("n, w", "f", "count(*) AS rows"):
             assert_same_result(
-                sandbox, f"SELECT {columns} FROM s.t WHERE {where}", Relation(live[0].schema, files), expected
+                sandbox, f"SELECT {columns} FROM s.t WHERE {condition}", Relation(live[0].schema, files), expected
             )
 
 
@@ -190,9 +190,9 @@ def test_run_large_files_join_two_marked_datasets(sandbox: Sandbox, tmp_path: Pa
         tables.append(pa.concat_tables(live))
     datasets = {"s.a": relations[0], "s.b": relations[1]}
     counts = [np.bincount(table["id"].to_numpy(), minlength=50_000) for table in tables]
-    joined = ask(sandbox, "SELECT count(*) AS n FROM s.a JOIN s.b USING (id)", datasets)
+    joined = run_query(sandbox, "SELECT count(*) AS n FROM s.a JOIN s.b USING (id)", datasets)
     assert joined.to_pydict() == {"n": [int((counts[0] * counts[1]).sum())]}
-    totals = ask(sandbox, "SELECT count(*) AS n, sum(x)::BIGINT AS x FROM s.a WHERE id < 40000", datasets)
+    totals = run_query(sandbox, "SELECT count(*) AS n, sum(x)::BIGINT AS x FROM s.a WHERE id < 40000", datasets)
     matching = tables[0].filter(pa.array(tables[0]["id"].to_numpy() < 40_000))
     assert totals.to_pydict() == {"n": [len(matching)], "x": [int(matching["x"].to_numpy().sum())]}
 
@@ -201,8 +201,8 @@ def test_run_skips_marked_files_by_statistics(sandbox: Sandbox, tmp_path: Path) 
     stats_json = to_json({"c": ColumnStats(10, 20, 0)})
     absent = RelationFile(str(tmp_path / "gone.parquet"), 3, stats_json, DeletionVector.from_positions([1]))
     dataset = Relation(pa.schema([("c", pa.int32())]), [absent])
-    assert ask(sandbox, "SELECT count(*) AS n FROM s.t WHERE c < 5", {"s.t": dataset}).to_pydict() == {"n": [0]}
-    raised = refused(lambda: ask(sandbox, "SELECT count(*) AS n FROM s.t WHERE c < 15", {"s.t": dataset}))
+    assert run_query(sandbox, "SELECT count(*) AS n FROM s.t WHERE c < 5", {"s.t": dataset}).to_pydict() == {"n": [0]}
+    raised = error_of(lambda: run_query(sandbox, "SELECT count(*) AS n FROM s.t WHERE c < 15", {"s.t": dataset}))
     assert (raised.kind, raised.reason) == ("Unavailable", "file_unreadable")
     assert str(tmp_path) not in raised.message
 
@@ -211,7 +211,7 @@ def test_run_damaged_marked_file_hides_its_path(sandbox: Sandbox, tmp_path: Path
     path = tmp_path / "damaged.parquet"
     path.write_bytes(b"PAR1" + bytes(100) + b"PAR1")
     file = RelationFile(str(path), 3, "{}", DeletionVector.from_positions([1]))
-    raised = refused(lambda: ask(sandbox, "FROM s.t", {"s.t": Relation(ROWS.schema, [file])}))
+    raised = error_of(lambda: run_query(sandbox, "FROM s.t", {"s.t": Relation(ROWS.schema, [file])}))
     assert str(tmp_path) not in raised.message
     assert "damaged" not in raised.message
 

@@ -20,7 +20,7 @@ DAY = timedelta(days=1)
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-class Clock:
+class FakeClock:
     now = START
 
     def __call__(self) -> datetime:
@@ -28,14 +28,14 @@ class Clock:
 
 
 @pytest.fixture
-def clock(lake: Lake) -> Clock:
-    lake._workspace.db.clock = Clock()
+def clock(lake: Lake) -> FakeClock:
+    lake._workspace.db.clock = FakeClock()
     return lake._workspace.db.clock
 
 
 @pytest.fixture
-def daily(lake: Lake, clock: Clock) -> Dataset:
-    """Overwritten once a day: version n was made on day n − 1, and has a file of its own."""
+def daily(lake: Lake, clock: FakeClock) -> Dataset:
+    """Create a dataset that is overwritten once a day: version n is from day n − 1, and has its own file."""
     ds = lake.create("demo.daily", {"id": [1]})
     for day in range(1, 5):
         clock.now = START + day * DAY
@@ -48,17 +48,17 @@ def run(lake: Lake, **keep: Any) -> SweepReport:
 
 
 def readable(ds: Dataset) -> list[int]:
-    found = []
+    versions = []
     for version in range(1, ds.version + 1):
         try:
             assert ds.at(version).to_arrow()["id"].to_pylist() == [version]
-            found.append(version)
+            versions.append(version)
         except NotFound:
             pass
-    return found
+    return versions
 
 
-def test_sweep_without_policy_retains_all_versions(lake: Lake, daily: Dataset, clock: Clock) -> None:
+def test_sweep_without_policy_retains_all_versions(lake: Lake, daily: Dataset, clock: FakeClock) -> None:
     clock.now += 1000 * DAY
     swept = run(lake)
     assert (swept.files, swept.versions) == (0, 0)
@@ -66,7 +66,7 @@ def test_sweep_without_policy_retains_all_versions(lake: Lake, daily: Dataset, c
 
 
 @pytest.mark.parametrize(
-    ("days_later", "keep", "left"),
+    ("days_later", "keep", "remaining"),
     [
         (10, {"versions": 1}, [5]),
         (10, {"versions": 3}, [3, 4, 5]),
@@ -82,24 +82,24 @@ def test_sweep_without_policy_retains_all_versions(lake: Lake, daily: Dataset, c
     ],
 )
 def test_sweep_retains_versions_of_policy(
-    lake: Lake, daily: Dataset, clock: Clock, days_later: float, keep: dict[str, Any], left: list[int]
+    lake: Lake, daily: Dataset, clock: FakeClock, days_later: float, keep: dict[str, Any], remaining: list[int]
 ) -> None:
     clock.now += days_later * DAY
-    trial = sweep(lake._workspace, lake.caller, RetentionPolicy(**keep))
-    assert readable(daily) == [1, 2, 3, 4, 5], "a dry run touches nothing"
+    dry_run = sweep(lake._workspace, lake.caller, RetentionPolicy(**keep))
+    assert readable(daily) == [1, 2, 3, 4, 5], "a dry run deletes no file"
     swept = run(lake, **keep)
-    assert readable(daily) == left
-    assert (trial.files, trial.versions, trial.bytes) == (swept.files, swept.versions, swept.bytes)
-    assert swept.files == 5 - len(left)
-    assert run(lake, **keep).files == 0, "a second sweep finds nothing"
+    assert readable(daily) == remaining
+    assert (dry_run.files, dry_run.versions, dry_run.bytes) == (swept.files, swept.versions, swept.bytes)
+    assert swept.files == 5 - len(remaining)
+    assert run(lake, **keep).files == 0, "a second sweep deletes no file"
 
 
-def test_swept_version_stays_in_history_but_is_unreadable(lake: Lake, daily: Dataset, clock: Clock) -> None:
+def test_swept_version_stays_in_history_but_is_unreadable(lake: Lake, daily: Dataset, clock: FakeClock) -> None:
     clock.now += 10 * DAY
     run(lake, versions=1)
-    with pytest.raises(NotFound, match="swept") as caught:
+    with pytest.raises(NotFound, match="swept") as raised:
         daily.at(2)
-    assert caught.value.context["actual_version"] == 5
+    assert raised.value.context["actual_version"] == 5
     with pytest.raises(NotFound):
         daily.at(time=START + DAY)
     assert [v.swept for v in daily.history()] == [False, True, True, True, True]
@@ -107,7 +107,7 @@ def test_swept_version_stays_in_history_but_is_unreadable(lake: Lake, daily: Dat
     assert daily.to_arrow()["id"].to_pylist() == [5, 6]
 
 
-def test_sweep_keeps_files_shared_with_later_versions(lake: Lake, clock: Clock) -> None:
+def test_sweep_keeps_files_shared_with_later_versions(lake: Lake, clock: FakeClock) -> None:
     ds = lake.create("demo.shared", {"id": [1]})
     for i in (2, 3):
         clock.now += DAY
@@ -118,7 +118,7 @@ def test_sweep_keeps_files_shared_with_later_versions(lake: Lake, clock: Clock) 
     assert ds.to_arrow()["id"].to_pylist() == [1, 2, 3]
 
 
-def test_sweep_removes_dropped_datasets_after_retention(lake: Lake, daily: Dataset, clock: Clock) -> None:
+def test_sweep_removes_dropped_datasets_after_retention(lake: Lake, daily: Dataset, clock: FakeClock) -> None:
     daily.drop()
     clock.now += 5 * DAY
     assert run(lake, days=10).files == 0
@@ -132,39 +132,39 @@ def test_sweep_ignores_files_of_other_programs(sqlite_workspace: WorkspaceFixtur
     with sqlite_workspace.open() as lake:
         ds = lake.create("demo.numbers", {"id": [1]})
         folder = Path(sqlite_workspace.folder) / ds.current().snapshot.location
-        strangers = [folder / name for name in ("_SUCCESS", "notes.txt", "part-0.parquet", ".hidden", "x.parquet")]
-        for other_lake in strangers:
+        foreign_files = [folder / name for name in ("_SUCCESS", "notes.txt", "part-0.parquet", ".hidden", "x.parquet")]
+        for other_lake in foreign_files:
             other_lake.write_bytes(b"mine")
         lake._workspace.db.clock = lambda: datetime.now(UTC) + 5 * DAY
         assert run(lake, days=0, versions=1).files == 0
-        assert all(other_lake.exists() for other_lake in strangers)
+        assert all(other_lake.exists() for other_lake in foreign_files)
 
 
 def test_sweep_ignores_files_of_other_catalogs(tmp_path: Path) -> None:
     """A workspace has moved to another database: a sweep by the old catalog must not delete its files."""
     here = WorkspaceFixture.make(tmp_path / "w", None)
-    there = WorkspaceFixture(here.folder, f"sqlite:///{tmp_path}/other.db")
-    WorkspaceFixture.make(tmp_path / "w", there.url)
-    with there.open() as lake:
+    other_catalog = WorkspaceFixture(here.folder, f"sqlite:///{tmp_path}/other.db")
+    WorkspaceFixture.make(tmp_path / "w", other_catalog.url)
+    with other_catalog.open() as lake:
         ds = lake.create("demo.numbers", {"id": [1]})
-        with here.open() as mistaken:
-            mistaken._workspace.db.clock = lambda: datetime.now(UTC) + 5 * DAY
-            swept = run(mistaken, days=0, versions=1)
+        with here.open() as old_lake:
+            old_lake._workspace.db.clock = lambda: datetime.now(UTC) + 5 * DAY
+            swept = run(old_lake, days=0, versions=1)
         assert (swept.files, swept.unknown) == (0, 1)
         assert ds.to_arrow().num_rows == 1
 
 
-def test_read_of_swept_version_raises_not_found(lake: Lake, daily: Dataset, clock: Clock) -> None:
-    held = daily.at(1)
+def test_read_of_swept_version_raises_not_found(lake: Lake, daily: Dataset, clock: FakeClock) -> None:
+    snapshot = daily.at(1)
     clock.now += 10 * DAY
     run(lake, versions=1)
     with pytest.raises(NotFound, match="swept"):
-        held.to_arrow()
+        snapshot.to_arrow()
     with pytest.raises(Conflict):
         daily.overwrite({"id": [1]}, expect=1)
 
 
-def test_cached_query_of_swept_version_raises_not_found(lake: Lake, daily: Dataset, clock: Clock) -> None:
+def test_cached_query_of_swept_version_raises_not_found(lake: Lake, daily: Dataset, clock: FakeClock) -> None:
     query = lake.register("ids", "SELECT id FROM demo.daily WHERE id < $below", [{"name": "id", "type": "number"}],
                           [{"name": "below", "type": "number"}])  # fmt: skip
     pinned = query.at({"demo.daily": 2})
@@ -176,7 +176,7 @@ def test_cached_query_of_swept_version_raises_not_found(lake: Lake, daily: Datas
     assert query.run(below=11).to_arrow()["id"].to_pylist() == [5]
 
 
-def test_sweep_is_audited_once(lake: Lake, clock: Clock) -> None:
+def test_sweep_is_audited_once(lake: Lake, clock: FakeClock) -> None:
     ds = lake.create("demo.shared", {"id": [1]})
     clock.now += DAY
     ds.append({"id": [2]})
@@ -201,7 +201,7 @@ def test_sweep_requires_admin_and_valid_policy(lake: Lake) -> None:
             RetentionPolicy(**invalid)  # type: ignore[arg-type]
 
 
-def test_sweep_tenant_by_local_caller_sweeps_other_tenant(lake: Lake, other_tenant: Lake, clock: Clock) -> None:
+def test_sweep_tenant_by_local_caller_sweeps_other_tenant(lake: Lake, other_tenant: Lake, clock: FakeClock) -> None:
     other_tenant._workspace.db.clock = clock
     ds = other_tenant.create("demo.theirs", {"id": [1]})
     ds.overwrite({"id": [2]})
@@ -225,13 +225,13 @@ def test_sweep_tenant_by_token_caller_is_forbidden(lake: Lake, other_tenant: Lak
             "roles": ["analytics.admin"],
         }
     )
-    with pytest.raises(Forbidden) as caught:
+    with pytest.raises(Forbidden) as raised:
         sweep_tenant(lake._workspace, admin, other_tenant.caller.tenant, RetentionPolicy())
-    assert caught.value.reason == "operator_required"
+    assert raised.value.reason == "operator_required"
     assert sweep_tenant(lake._workspace, admin, lake.caller.tenant, RetentionPolicy()).files == 0
 
 
 def test_sweep_tenant_of_unknown_tenant_is_not_found(lake: Lake) -> None:
-    with pytest.raises(NotFound) as caught:
+    with pytest.raises(NotFound) as raised:
         sweep_tenant(lake._workspace, lake.caller, uuid4(), RetentionPolicy())
-    assert caught.value.reason == "tenant_not_found"
+    assert raised.value.reason == "tenant_not_found"

@@ -1,4 +1,4 @@
-"""Only tokens that a configured key has signed and that are in time are accepted."""
+"""Token verification: signatures, claims, times, JWKS."""
 
 import asyncio
 import base64
@@ -46,10 +46,10 @@ CURVES = {"P-256": ec.SECP256R1(), "P-384": ec.SECP384R1(), "P-521": ec.SECP521R
 EC = {name: ec.generate_private_key(curve) for name, curve in CURVES.items()}
 
 
-def jwk(private: Any, kid: str | None = None, **more: Any) -> dict[str, Any]:
-    kind = RSAAlgorithm if isinstance(private, rsa.RSAPrivateKey) else ECAlgorithm
-    public = kind.to_jwk(private.public_key(), as_dict=True)
-    return public | ({} if kid is None else {"kid": kid}) | more
+def jwk(private: Any, kid: str | None = None, **members: Any) -> dict[str, Any]:
+    algorithm_class = RSAAlgorithm if isinstance(private, rsa.RSAPrivateKey) else ECAlgorithm
+    public = algorithm_class.to_jwk(private.public_key(), as_dict=True)
+    return public | ({} if kid is None else {"kid": kid}) | members
 
 
 def claims(**changes: Any) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def rs(payload: Any, key: rsa.RSAPrivateKey = RSA, kid: Any = "rsa", **header: A
 
 
 @dataclass
-class Clock:
+class FakeClock:
     now: datetime = NOON
 
     def __call__(self) -> datetime:
@@ -112,9 +112,9 @@ class Endpoint:
     body: bytes | None = None  # instead of the keys
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
-    drip: bool = False  # a space now and then, and the answer at last
+    slow: bool = False  # spaces at intervals, then the response
     fetches: int = 0
-    free: threading.Event = field(default_factory=threading.Event)  # answers wait for it
+    released: threading.Event = field(default_factory=threading.Event)  # responses wait for this event
     called: threading.Event = field(default_factory=threading.Event)
 
 
@@ -122,15 +122,19 @@ class Endpoint:
 def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            served.fetches += 1
-            served.called.set()
-            served.free.wait(20)
-            body = json.dumps({"keys": served.keys}).encode() if served.body is None else served.body
-            self.send_response(served.status)
-            for name, value in served.headers.items():
+            server_endpoint.fetches += 1
+            server_endpoint.called.set()
+            server_endpoint.released.wait(20)
+            body = (
+                json.dumps({"keys": server_endpoint.keys}).encode()
+                if server_endpoint.body is None
+                else server_endpoint.body
+            )
+            self.send_response(server_endpoint.status)
+            for name, value in server_endpoint.headers.items():
                 self.send_header(name, value)
             self.end_headers()
-            for _ in range(60 if served.drip else 0):
+            for _ in range(60 if server_endpoint.slow else 0):
                 self.wfile.write(b" ")
                 threading.Event().wait(0.05)
             self.wfile.write(body)
@@ -139,59 +143,59 @@ def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
             pass
 
     class Server(ThreadingHTTPServer):
-        daemon_threads = False  # closing waits for the answers under way
+        daemon_threads = False  # closing waits for active responses
 
         def handle_error(self, *_: Any) -> None:
-            pass  # the other side hung up, as it should
+            pass  # the client has closed the connection, as expected
 
     monkeypatch.setenv("no_proxy", "*")
     server = Server(("127.0.0.1", 0), Handler)
-    served = Endpoint(f"http://127.0.0.1:{server.server_port}/jwks.json")
-    served.keys = [jwk(RSA, "rsa"), *(jwk(key, name) for name, key in EC.items())]
-    served.free.set()
+    server_endpoint = Endpoint(f"http://127.0.0.1:{server.server_port}/jwks.json")
+    server_endpoint.keys = [jwk(RSA, "rsa"), *(jwk(key, name) for name, key in EC.items())]
+    server_endpoint.released.set()
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
-    yield served
-    served.free.set()
+    yield server_endpoint
+    server_endpoint.released.set()
     server.shutdown()
     server.server_close()
     thread.join()
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> FakeClock:
+    return FakeClock()
 
 
 @pytest.fixture
-def shared(clock: Clock) -> TokenVerifier:
+def shared(clock: FakeClock) -> TokenVerifier:
     return TokenVerifier(SECRET, None, ISSUER, AUDIENCE, clock=clock)
 
 
 @pytest.fixture
-def published(endpoint: Endpoint, clock: Clock) -> TokenVerifier:
+def published(endpoint: Endpoint, clock: FakeClock) -> TokenVerifier:
     return TokenVerifier(None, endpoint.url, ISSUER, AUDIENCE, clock=clock)
 
 
 @pytest.fixture
-def both(endpoint: Endpoint, clock: Clock) -> TokenVerifier:
+def both(endpoint: Endpoint, clock: FakeClock) -> TokenVerifier:
     return TokenVerifier(SECRET, endpoint.url, ISSUER, AUDIENCE, clock=clock)
 
 
-def rejection_reason(verifier: TokenVerifier, sent: str) -> str:
+def rejection_reason(verifier: TokenVerifier, encoded: str) -> str:
     """Return the reason of the rejection, and check that the error contains no part of the token."""
-    with pytest.raises(Unauthenticated) as caught:
-        verifier.verify(sent)
-    text = repr(caught.value.as_dict()) + "".join(traceback.format_exception(caught.value))
-    assert not [part for part in [sent, *sent.split(".")] if len(part) > 6 and part in text], (
+    with pytest.raises(Unauthenticated) as raised:
+        verifier.verify(encoded)
+    text = repr(raised.value.as_dict()) + "".join(traceback.format_exception(raised.value))
+    assert not [part for part in [encoded, *encoded.split(".")] if len(part) > 6 and part in text], (
         "the error contains a part of the token"
     )
     assert "ann@example" not in text
-    assert caught.value.__cause__ is None
-    return caught.value.reason
+    assert raised.value.__cause__ is None
+    return raised.value.reason
 
 
-# --- good tokens
+# --- valid tokens
 
 
 def test_verify_returns_caller_of_valid_token(shared: TokenVerifier) -> None:
@@ -201,14 +205,14 @@ def test_verify_returns_caller_of_valid_token(shared: TokenVerifier) -> None:
 
 @pytest.mark.parametrize("algorithm", ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512"])
 def test_rsa_key_verifies_every_rsa_algorithm(published: TokenVerifier, algorithm: str) -> None:
-    sent = jwt.encode(claims(), RSA, algorithm=algorithm, headers={"kid": "rsa"})
-    assert published.verify(sent).name == "ann@example"
+    encoded = jwt.encode(claims(), RSA, algorithm=algorithm, headers={"kid": "rsa"})
+    assert published.verify(encoded).name == "ann@example"
 
 
 @pytest.mark.parametrize(("curve", "algorithm"), [("P-256", "ES256"), ("P-384", "ES384"), ("P-521", "ES512")])
 def test_ec_key_verifies_algorithm_of_its_curve(published: TokenVerifier, curve: str, algorithm: str) -> None:
-    sent = jwt.encode(claims(), EC[curve], algorithm=algorithm, headers={"kid": curve})
-    assert published.verify(sent).name == "ann@example"
+    encoded = jwt.encode(claims(), EC[curve], algorithm=algorithm, headers={"kid": curve})
+    assert published.verify(encoded).name == "ann@example"
 
 
 def test_secret_and_jwks_both_verify(both: TokenVerifier) -> None:
@@ -219,7 +223,7 @@ def test_token_with_one_matching_audience_is_accepted(shared: TokenVerifier) -> 
     assert shared.verify(hs(claims(aud=["other", AUDIENCE]))).tenant == TENANT
 
 
-def test_issuer_and_audience_are_optional_unless_required(clock: Clock) -> None:
+def test_issuer_and_audience_are_optional_unless_required(clock: FakeClock) -> None:
     verifier = TokenVerifier(SECRET, clock=clock)
     assert verifier.verify(hs(claims(iss=..., aud=...))).tenant == TENANT
     assert verifier.verify(hs(claims(aud=...))).tenant == TENANT
@@ -230,24 +234,29 @@ def test_highest_valid_role_is_used(shared: TokenVerifier) -> None:
     assert shared.verify(hs(claims(roles=roles))).role is Role.ADMIN
 
 
-def test_user_id_depends_on_issuer_and_subject(clock: Clock) -> None:
+def test_user_id_depends_on_issuer_and_subject(clock: FakeClock) -> None:
     verifier = TokenVerifier(SECRET, clock=clock)
-    first, again = (verifier.verify(hs(claims(aud=...))).user for _ in range(2))
+    first, repeated = (verifier.verify(hs(claims(aud=...))).user for _ in range(2))
     other = verifier.verify(hs(claims(aud=..., iss="https://other.example"))).user
-    assert first == again == UUID("99fd7a05-b7b6-59ab-a700-c628e5bbd748"), "ids in stored rows would be lost"
+    assert first == repeated == UUID("99fd7a05-b7b6-59ab-a700-c628e5bbd748"), "ids in stored rows would be lost"
     assert first != other
     assert (first.version, other.version) == (5, 5)
 
 
 def test_uuid_subject_is_user_id(shared: TokenVerifier) -> None:
-    person = UUID("99999999-aaaa-4bbb-8ccc-dddddddddddd")
-    assert shared.verify(hs(claims(sub=str(person)))).user == person
+    user_id = UUID("99999999-aaaa-4bbb-8ccc-dddddddddddd")
+    assert shared.verify(hs(claims(sub=str(user_id)))).user == user_id
 
 
 def test_keys_in_token_header_are_ignored(published: TokenVerifier, endpoint: Endpoint) -> None:
-    offers = {"jku": f"{endpoint.url}?evil", "x5u": "file:///etc/passwd", "x5c": ["…"], "jwk": jwk(OTHER_RSA, "rsa")}
-    assert published.verify(rs(claims(), **offers)).tenant == TENANT
-    assert rejection_reason(published, rs(claims(), OTHER_RSA, **offers)) == "bad_signature"
+    header_members = {
+        "jku": f"{endpoint.url}?evil",
+        "x5u": "file:///etc/passwd",
+        "x5c": ["…"],
+        "jwk": jwk(OTHER_RSA, "rsa"),
+    }
+    assert published.verify(rs(claims(), **header_members)).tenant == TENANT
+    assert rejection_reason(published, rs(claims(), OTHER_RSA, **header_members)) == "bad_signature"
     assert endpoint.fetches == 1
 
 
@@ -282,9 +291,9 @@ def test_public_key_is_not_accepted_as_hmac_secret(
     published: TokenVerifier, both: TokenVerifier, algorithm: str, public: bytes
 ) -> None:
     digest = {"HS256": "sha256", "HS384": "sha384", "HS512": "sha512"}[algorithm]
-    sent = token({"alg": algorithm, "kid": "rsa"}, claims(), lambda message: hmac.digest(public, message, digest))
-    assert rejection_reason(published, sent) == "wrong_algorithm"
-    assert rejection_reason(both, sent) == ("bad_signature" if algorithm == "HS256" else "wrong_algorithm")
+    encoded = token({"alg": algorithm, "kid": "rsa"}, claims(), lambda message: hmac.digest(public, message, digest))
+    assert rejection_reason(published, encoded) == "wrong_algorithm"
+    assert rejection_reason(both, encoded) == ("bad_signature" if algorithm == "HS256" else "wrong_algorithm")
 
 
 @pytest.mark.parametrize("algorithm", ["HS384", "HS512", "RS256", "ES256", "PS256", "EdDSA", "hs256", "HS256 "])
@@ -303,8 +312,8 @@ def test_key_does_not_verify_algorithm_of_other_type(published: TokenVerifier, a
 def test_key_with_declared_algorithm_verifies_no_other(published: TokenVerifier, endpoint: Endpoint) -> None:
     endpoint.keys = [jwk(RSA, "rsa", alg="PS256")]
     assert rejection_reason(published, rs(claims())) == "wrong_algorithm"
-    sent = jwt.encode(claims(), RSA, algorithm="PS256", headers={"kid": "rsa"})
-    assert published.verify(sent).tenant == TENANT
+    encoded = jwt.encode(claims(), RSA, algorithm="PS256", headers={"kid": "rsa"})
+    assert published.verify(encoded).tenant == TENANT
 
 
 @pytest.mark.parametrize("algorithm", ["ES256K", "EdDSA", "ES521"])
@@ -330,8 +339,8 @@ def test_signature_of_other_claims_is_rejected(shared: TokenVerifier, published:
 
 def test_changed_character_invalidates_token(shared: TokenVerifier) -> None:
     good = hs(claims())
-    for at, was in enumerate(good):
-        changed = good[:at] + ("A" if was != "A" else "B") + good[at + 1 :]
+    for index, original_character in enumerate(good):
+        changed = good[:index] + ("A" if original_character != "A" else "B") + good[index + 1 :]
         with pytest.raises(Unauthenticated):
             shared.verify(changed)
 
@@ -362,9 +371,9 @@ def test_key_id_of_wrong_type_or_length_is_rejected(both: TokenVerifier, endpoin
 
 
 @pytest.mark.parametrize("crit", [["exp"], ["b64"], [], "b64", None, 1])
-@pytest.mark.parametrize("more", [{}, {"b64": True}, {"b64": False}])
-def test_critical_extensions_are_rejected(shared: TokenVerifier, crit: Any, more: dict[str, Any]) -> None:
-    assert rejection_reason(shared, hs(claims(), crit=crit, **more)) == "bad_token"
+@pytest.mark.parametrize("header", [{}, {"b64": True}, {"b64": False}])
+def test_critical_extensions_are_rejected(shared: TokenVerifier, crit: Any, header: dict[str, Any]) -> None:
+    assert rejection_reason(shared, hs(claims(), crit=crit, **header)) == "bad_token"
 
 
 GARBAGE = {
@@ -393,22 +402,22 @@ GARBAGE = {
 }
 
 
-@pytest.mark.parametrize("sent", GARBAGE.values(), ids=GARBAGE.keys())
-def test_malformed_token_is_rejected(shared: TokenVerifier, sent: str) -> None:
-    assert rejection_reason(shared, sent) == "bad_token"
+@pytest.mark.parametrize("encoded", GARBAGE.values(), ids=GARBAGE.keys())
+def test_malformed_token_is_rejected(shared: TokenVerifier, encoded: str) -> None:
+    assert rejection_reason(shared, encoded) == "bad_token"
 
 
 def test_token_of_maximum_length_is_accepted(shared: TokenVerifier) -> None:
-    fitting = next(sent for size in range(6200, 0, -1) if len(sent := hs(claims(more="x" * size))) <= 8192)
+    fitting = next(encoded for size in range(6200, 0, -1) if len(encoded := hs(claims(more="x" * size))) <= 8192)
     assert len(fitting) > 8185
     assert shared.verify(fitting).tenant == TENANT
 
 
 @settings(max_examples=examples(100, soak=1_000))
 @given(st.text() | st.from_regex(r"[A-Za-z0-9_-]*\.[A-Za-z0-9_-]*\.[A-Za-z0-9_-]*", fullmatch=True))
-def test_random_text_is_rejected(sent: str) -> None:
+def test_random_text_is_rejected(encoded: str) -> None:
     with pytest.raises(Unauthenticated):
-        TokenVerifier(SECRET, clock=Clock()).verify(sent)
+        TokenVerifier(SECRET, clock=FakeClock()).verify(encoded)
 
 
 json_values = st.recursive(
@@ -419,7 +428,7 @@ json_values = st.recursive(
 @settings(max_examples=examples(200, soak=2_000))
 @given(st.sampled_from(["tenant_id", "sub", "roles", "iss", "aud", "exp", "nbf", "iat", "jti"]), json_values)
 def test_random_signed_claims_are_accepted_or_rejected(name: str, value: Any) -> None:
-    verifier = TokenVerifier(SECRET, clock=Clock())
+    verifier = TokenVerifier(SECRET, clock=FakeClock())
     with suppress(Unauthenticated, Forbidden):
         assert verifier.verify(hs(claims(aud=...) | {name: value})).tenant == TENANT
 
@@ -436,7 +445,7 @@ CLAIMS = [
     ("exp is text", {"exp": str(LATER)}, "bad_token"),
     ("exp is true", {"exp": True}, "bad_token"),
     ("exp is never", {"exp": float("inf")}, "bad_token"),
-    ("exp is no number", {"exp": float("nan")}, "bad_token"),
+    ("exp is not a number", {"exp": float("nan")}, "bad_token"),
     ("exp is beyond all time", {"exp": 10**400}, "bad_token"),
     ("expired", {"exp": NOW - 31}, "token_expired"),
     ("expired at the edge of the leeway", {"exp": NOW - 30}, "token_expired"),
@@ -478,17 +487,17 @@ def test_invalid_claims_are_rejected(shared: TokenVerifier, changes: dict[str, A
 
 @pytest.mark.parametrize("roles", [[], ["root"], ["ANALYTICS.ADMIN"], [["analytics.admin"]], [3]])
 def test_token_without_valid_role_is_forbidden(shared: TokenVerifier, roles: list[Any]) -> None:
-    with pytest.raises(Forbidden) as caught:
+    with pytest.raises(Forbidden) as raised:
         shared.verify(hs(claims(roles=roles)))
-    assert caught.value.reason == "missing_role"
+    assert raised.value.reason == "missing_role"
 
 
-def test_issuer_that_is_not_printable_is_rejected(clock: Clock) -> None:
+def test_issuer_that_is_not_printable_is_rejected(clock: FakeClock) -> None:
     for issuer in (None, 7, [ISSUER], "a\nb"):
         assert rejection_reason(TokenVerifier(SECRET, clock=clock), hs(claims(aud=..., iss=issuer))) == "bad_token"
 
 
-def test_token_with_audience_is_rejected_without_configured_audience(clock: Clock) -> None:
+def test_token_with_audience_is_rejected_without_configured_audience(clock: FakeClock) -> None:
     assert rejection_reason(TokenVerifier(SECRET, clock=clock), hs(claims())) == "wrong_audience"
 
 
@@ -497,17 +506,17 @@ def test_times_within_leeway_are_accepted(shared: TokenVerifier) -> None:
         assert shared.verify(hs(claims(**moments))).tenant == TENANT
 
 
-def test_token_expires_after_leeway(shared: TokenVerifier, clock: Clock) -> None:
-    sent = hs(claims())
+def test_token_expires_after_leeway(shared: TokenVerifier, clock: FakeClock) -> None:
+    encoded = hs(claims())
     clock.tick(629)
-    assert shared.verify(sent).tenant == TENANT
+    assert shared.verify(encoded).tenant == TENANT
     clock.tick(1)
-    assert rejection_reason(shared, sent) == "token_expired"
+    assert rejection_reason(shared, encoded) == "token_expired"
 
 
 def test_forged_token_reports_only_bad_signature(shared: TokenVerifier) -> None:
-    sent = token({"alg": "HS256"}, claims(exp=1, iss="x", aud="y"), lambda message: hs256(message, b"wrong"))
-    assert rejection_reason(shared, sent) == "bad_signature"
+    encoded = token({"alg": "HS256"}, claims(exp=1, iss="x", aud="y"), lambda message: hs256(message, b"wrong"))
+    assert rejection_reason(shared, encoded) == "bad_signature"
 
 
 def test_every_mapped_jwt_error_has_a_test_case() -> None:
@@ -520,17 +529,17 @@ def test_every_mapped_jwt_error_has_a_test_case() -> None:
 
 @pytest.mark.parametrize("secret", ["", "short", "x" * 31, "é" * 15])
 def test_short_secret_is_rejected(secret: str) -> None:
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(Invalid) as raised:
         TokenVerifier(secret)
-    assert caught.value.reason == "short_secret"
+    assert raised.value.reason == "short_secret"
 
 
 @pytest.mark.parametrize("secret", [RSA_PEM.decode(), json.dumps(jwk(RSA)), "\ud800" * 32])
 def test_secret_that_is_key_or_not_text_is_rejected(secret: str) -> None:
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(Invalid) as raised:
         TokenVerifier(secret)
-    assert caught.value.reason == "bad_secret"
-    assert secret not in repr(caught.value.as_dict())
+    assert raised.value.reason == "bad_secret"
+    assert secret not in repr(raised.value.as_dict())
 
 
 def test_secret_length_is_in_bytes_and_secret_is_not_in_repr() -> None:
@@ -540,9 +549,9 @@ def test_secret_length_is_in_bytes_and_secret_is_not_in_repr() -> None:
 
 
 def test_verifier_without_key_is_rejected() -> None:
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(Invalid) as raised:
         TokenVerifier(issuer=ISSUER)
-    assert caught.value.reason == "missing_token_key"
+    assert raised.value.reason == "missing_token_key"
 
 
 URLS = [
@@ -554,30 +563,30 @@ URLS = [
 
 @pytest.mark.parametrize("url", URLS)
 def test_jwks_url_other_than_http_is_rejected(url: str) -> None:
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(Invalid) as raised:
         TokenVerifier(jwks_url=url)
-    assert caught.value.reason == "bad_jwks_url"
+    assert raised.value.reason == "bad_jwks_url"
 
 
 # --- JWKS
 
 
-def test_jwks_is_cached_for_five_minutes(published: TokenVerifier, endpoint: Endpoint, clock: Clock) -> None:
-    assert endpoint.fetches == 0, "nothing is fetched before it is needed"
+def test_jwks_is_cached_for_five_minutes(published: TokenVerifier, endpoint: Endpoint, clock: FakeClock) -> None:
+    assert endpoint.fetches == 0, "keys are not fetched before they are needed"
     for seconds, fetches in ((0, 1), (150, 1), (149, 1), (1, 2), (299, 2), (1, 3)):
         clock.tick(seconds)
         published.verify(rs(claims(exp=NOW + 9999)))
         assert endpoint.fetches == fetches
 
 
-def test_removed_key_is_unknown_after_refresh(published: TokenVerifier, endpoint: Endpoint, clock: Clock) -> None:
+def test_removed_key_is_unknown_after_refresh(published: TokenVerifier, endpoint: Endpoint, clock: FakeClock) -> None:
     published.verify(rs(claims()))
     endpoint.keys = []
     clock.tick(300)
     assert rejection_reason(published, rs(claims())) == "unknown_key"
 
 
-def test_new_key_is_fetched_on_demand(published: TokenVerifier, endpoint: Endpoint, clock: Clock) -> None:
+def test_new_key_is_fetched_on_demand(published: TokenVerifier, endpoint: Endpoint, clock: FakeClock) -> None:
     published.verify(rs(claims()))
     endpoint.keys.append(jwk(OTHER_RSA, "new"))
     clock.tick(10)
@@ -586,17 +595,17 @@ def test_new_key_is_fetched_on_demand(published: TokenVerifier, endpoint: Endpoi
 
 
 def test_unknown_key_ids_fetch_at_most_every_ten_seconds(
-    published: TokenVerifier, endpoint: Endpoint, clock: Clock
+    published: TokenVerifier, endpoint: Endpoint, clock: FakeClock
 ) -> None:
     for second in range(20):
-        for each in range(5):
-            assert rejection_reason(published, rs(claims(), kid=f"made-up-{second}-{each}")) == "unknown_key"
+        for number in range(5):
+            assert rejection_reason(published, rs(claims(), kid=f"made-up-{second}-{number}")) == "unknown_key"
         clock.tick(1)
     assert endpoint.fetches == 2
     assert published.verify(rs(claims())).tenant == TENANT
 
 
-def test_bad_signature_fetches_no_keys(published: TokenVerifier, endpoint: Endpoint, clock: Clock) -> None:
+def test_bad_signature_fetches_no_keys(published: TokenVerifier, endpoint: Endpoint, clock: FakeClock) -> None:
     for _ in range(3):
         clock.tick(11)
         assert rejection_reason(published, rs(claims(), OTHER_RSA)) == "bad_signature"
@@ -608,73 +617,73 @@ def test_hs256_token_fetches_no_keys(both: TokenVerifier, endpoint: Endpoint) ->
     assert endpoint.fetches == 0
 
 
-def down(endpoint: Endpoint) -> None:
+def respond_unavailable(endpoint: Endpoint) -> None:
     endpoint.status = 503
 
 
-def lost(endpoint: Endpoint) -> None:
+def respond_not_found(endpoint: Endpoint) -> None:
     endpoint.status = 404
 
 
-def moved(endpoint: Endpoint) -> None:
+def respond_redirect(endpoint: Endpoint) -> None:
     endpoint.status, endpoint.headers = 302, {"Location": f"{endpoint.url}?moved"}
 
 
-def moved_to_a_file(endpoint: Endpoint) -> None:
+def respond_redirect_to_file(endpoint: Endpoint) -> None:
     endpoint.status, endpoint.headers = 302, {"Location": "file:///etc/passwd"}
 
 
-def no_json(endpoint: Endpoint) -> None:
+def respond_text(endpoint: Endpoint) -> None:
     endpoint.body = b"<html>"
 
 
-def no_keys(endpoint: Endpoint) -> None:
+def respond_without_keys(endpoint: Endpoint) -> None:
     endpoint.body = b'{"error": "maintenance"}'
 
 
-def a_list(endpoint: Endpoint) -> None:
+def respond_list(endpoint: Endpoint) -> None:
     endpoint.body = json.dumps(endpoint.keys).encode()
 
 
-def an_object(endpoint: Endpoint) -> None:
+def respond_object(endpoint: Endpoint) -> None:
     endpoint.body = json.dumps({"keys": {"rsa": endpoint.keys[0]}}).encode()
 
 
-def deep(endpoint: Endpoint) -> None:
+def respond_deep_json(endpoint: Endpoint) -> None:
     endpoint.body = b"[" * 100_000
 
 
-def oversized(endpoint: Endpoint) -> None:
+def respond_oversized(endpoint: Endpoint) -> None:
     endpoint.body = json.dumps({"keys": endpoint.keys, "more": "x" * (1 << 20)}).encode()
 
 
-def cut_short(endpoint: Endpoint) -> None:
-    whole = json.dumps({"keys": endpoint.keys}).encode()
-    endpoint.body, endpoint.headers = whole[:-20], {"Content-Length": str(len(whole))}
+def respond_incomplete(endpoint: Endpoint) -> None:
+    content = json.dumps({"keys": endpoint.keys}).encode()
+    endpoint.body, endpoint.headers = content[:-20], {"Content-Length": str(len(content))}
 
 
-def hanging(endpoint: Endpoint) -> None:
-    endpoint.free.clear()
+def respond_never(endpoint: Endpoint) -> None:
+    endpoint.released.clear()
 
 
-def dripping(endpoint: Endpoint) -> None:
-    endpoint.drip = True
+def respond_slowly(endpoint: Endpoint) -> None:
+    endpoint.slow = True
 
 
 FAILURES = [
-    down,
-    lost,
-    moved,
-    moved_to_a_file,
-    no_json,
-    no_keys,
-    a_list,
-    an_object,
-    deep,
-    oversized,
-    cut_short,
-    hanging,
-    dripping,
+    respond_unavailable,
+    respond_not_found,
+    respond_redirect,
+    respond_redirect_to_file,
+    respond_text,
+    respond_without_keys,
+    respond_list,
+    respond_object,
+    respond_deep_json,
+    respond_oversized,
+    respond_incomplete,
+    respond_never,
+    respond_slowly,
 ]
 
 
@@ -686,7 +695,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("failure", FAILURES)
 def test_cached_keys_stay_in_use_while_endpoint_fails(
-    published: TokenVerifier, endpoint: Endpoint, clock: Clock, failure: Callable[[Endpoint], None]
+    published: TokenVerifier, endpoint: Endpoint, clock: FakeClock, failure: Callable[[Endpoint], None]
 ) -> None:
     published.verify(rs(claims()))
     failure(endpoint)
@@ -699,34 +708,34 @@ def test_cached_keys_stay_in_use_while_endpoint_fails(
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("failure", FAILURES)
 def test_verify_without_fetched_keys_is_unavailable(
-    published: TokenVerifier, endpoint: Endpoint, clock: Clock, failure: Callable[[Endpoint], None]
+    published: TokenVerifier, endpoint: Endpoint, clock: FakeClock, failure: Callable[[Endpoint], None]
 ) -> None:
     failure(endpoint)
     for _ in range(3):
-        with pytest.raises(Unavailable) as caught:
+        with pytest.raises(Unavailable) as raised:
             published.verify(rs(claims()))
-        assert caught.value.reason == "keys_unavailable"
+        assert raised.value.reason == "keys_unavailable"
     assert endpoint.fetches == 1
-    endpoint.status, endpoint.body, endpoint.headers, endpoint.drip = 200, None, {}, False
-    endpoint.free.set()
+    endpoint.status, endpoint.body, endpoint.headers, endpoint.slow = 200, None, {}, False
+    endpoint.released.set()
     clock.tick(10)
     assert published.verify(rs(claims())).tenant == TENANT
 
 
-def test_unreachable_endpoint_is_unavailable(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_endpoint_is_unavailable(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("no_proxy", "*")
     with pytest.raises(Unavailable):
         TokenVerifier(jwks_url="http://127.0.0.1:1/jwks.json", clock=clock).verify(rs(claims()))
 
 
 def test_failed_fetch_is_logged(published: TokenVerifier, endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
-    down(endpoint)
+    respond_unavailable(endpoint)
     with pytest.raises(Unavailable):
         published.verify(rs(claims()))
     assert [record.getMessage() for record in caplog.records] == [f"cannot fetch keys from {endpoint.url}: status 503"]
 
 
-def test_clock_set_back_refreshes_keys(published: TokenVerifier, endpoint: Endpoint, clock: Clock) -> None:
+def test_clock_set_back_refreshes_keys(published: TokenVerifier, endpoint: Endpoint, clock: FakeClock) -> None:
     published.verify(rs(claims()))
     clock.tick(-3600)
     published.verify(rs(claims()))
@@ -754,13 +763,15 @@ def test_malformed_keys_of_jwks_are_skipped(published: TokenVerifier, endpoint: 
     good_ec, odd = jwk(EC["P-256"], "ec"), [None, 7, "", "!", [], {}, "A", "AQAB" * 100]
     broken = [{**jwk(RSA), name: value} for name in ("kty", "n", "e", "kid", "alg", "use", "crv") for value in odd]
     broken += [{**good_ec, name: value} for name in ("kty", "x", "y", "crv") for value in odd]
-    broken += [{name: value for name, value in good_ec.items() if name != gone} for gone in ("x", "y", "crv", "kty")]
+    broken += [
+        {name: value for name, value in good_ec.items() if name != omitted} for omitted in ("x", "y", "crv", "kty")
+    ]
     endpoint.keys = [*odd, *broken, jwk(RSA, "whole")]
     assert published.verify(rs(claims(), kid="whole")).tenant == TENANT
 
 
 def test_token_without_key_id_needs_single_matching_key(
-    published: TokenVerifier, endpoint: Endpoint, clock: Clock
+    published: TokenVerifier, endpoint: Endpoint, clock: FakeClock
 ) -> None:
     anonymous = token({"alg": "RS256"}, claims(), rs256)
     assert published.verify(anonymous).tenant == TENANT
@@ -773,19 +784,19 @@ def test_token_without_key_id_needs_single_matching_key(
 
 
 def test_concurrent_verifications_share_one_fetch(published: TokenVerifier, endpoint: Endpoint) -> None:
-    endpoint.free.clear()
+    endpoint.released.clear()
     with ThreadPoolExecutor(16) as pool:
-        answers = [pool.submit(published.verify, rs(claims())) for _ in range(16)]
+        futures = [pool.submit(published.verify, rs(claims())) for _ in range(16)]
         assert endpoint.called.wait(5)
-        endpoint.free.set()
-        assert {answer.result(10).tenant for answer in answers} == {TENANT}
+        endpoint.released.set()
+        assert {future.result(10).tenant for future in futures} == {TENANT}
     assert endpoint.fetches == 1
 
 
-def test_cached_keys_verify_during_refresh(published: TokenVerifier, endpoint: Endpoint, clock: Clock) -> None:
+def test_cached_keys_verify_during_refresh(published: TokenVerifier, endpoint: Endpoint, clock: FakeClock) -> None:
     published.verify(rs(claims()))
     endpoint.called.clear()
-    endpoint.free.clear()
+    endpoint.released.clear()
     clock.tick(300)
     with ThreadPoolExecutor(2) as pool:
         waiting = pool.submit(published.verify, rs(claims()))
@@ -794,7 +805,7 @@ def test_cached_keys_verify_during_refresh(published: TokenVerifier, endpoint: E
             assert pool.submit(published.verify, rs(claims())).result(2).tenant == TENANT
             assert not waiting.done()
         finally:
-            endpoint.free.set()
+            endpoint.released.set()
         assert waiting.result(10).tenant == TENANT
     assert endpoint.fetches == 2
 
@@ -812,11 +823,11 @@ async def verified_tenants(
 
 
 def test_cached_keys_verify_on_the_event_loop_while_a_fetch_hangs(
-    published: TokenVerifier, endpoint: Endpoint, clock: Clock
+    published: TokenVerifier, endpoint: Endpoint, clock: FakeClock
 ) -> None:
     published.verify(rs(claims()))
     endpoint.called.clear()
-    endpoint.free.clear()
+    endpoint.released.clear()
     clock.tick(60)  # the keys are fresh, and may be fetched again for an unknown id
     unknown = [rs(claims(), kid=f"unknown {number}") for number in range(100)]
 
@@ -828,7 +839,7 @@ def test_cached_keys_verify_on_the_event_loop_while_a_fetch_hangs(
             assert await verified_tenants(authentication, published, [rs(claims())] * 10) == [TENANT] * 10
             assert not waiting.done()
         finally:
-            endpoint.free.set()
+            endpoint.released.set()
         assert set(await waiting) == {"unknown_key", "server_busy"}
         assert (await waiting).count("server_busy") == len(unknown) - async_authentication._MAX_WAITING
 
@@ -837,13 +848,13 @@ def test_cached_keys_verify_on_the_event_loop_while_a_fetch_hangs(
 
 
 def test_first_fetch_does_not_block_the_event_loop(published: TokenVerifier, endpoint: Endpoint) -> None:
-    endpoint.free.clear()
+    endpoint.released.clear()
 
     async def run() -> None:
         waiting = asyncio.create_task(verified_tenants(AsyncAuthentication(), published, [rs(claims())]))
         await asyncio.to_thread(endpoint.called.wait, 20)
         assert not waiting.done()
-        endpoint.free.set()
+        endpoint.released.set()
         assert await waiting == [TENANT]
 
     asyncio.run(run())
@@ -865,12 +876,12 @@ def minted(**changes: Any) -> str:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_minted_token_is_valid_until_expiry(clock: Clock, role: str) -> None:
-    sent, verifier = minted(roles=[role]), TokenVerifier(SECRET, clock=clock)
-    caller = verifier.verify(sent)
+def test_minted_token_is_valid_until_expiry(clock: FakeClock, role: str) -> None:
+    encoded, verifier = minted(roles=[role]), TokenVerifier(SECRET, clock=clock)
+    caller = verifier.verify(encoded)
     assert (caller.tenant, caller.name, caller.role) == (TENANT, "ann", ROLES[role])
     clock.tick(3600 + 30)
-    assert rejection_reason(verifier, sent) == "token_expired"
+    assert rejection_reason(verifier, encoded) == "token_expired"
 
 
 def test_minted_token_has_issuer_and_audience(shared: TokenVerifier) -> None:
@@ -886,7 +897,7 @@ def test_minted_token_is_valid_now() -> None:
 BAD_MINTS = [
     ("an unknown role", {"roles": ["analytics.viewer", "root"]}, "unknown_role"),
     ("no role", {"roles": []}, "unknown_role"),
-    ("a role that is no list", {"roles": "analytics.viewer"}, "unknown_role"),
+    ("a role that is not a list", {"roles": "analytics.viewer"}, "unknown_role"),
     ("no time", {"ttl": timedelta(0)}, "bad_ttl"),
     ("time that is over", {"ttl": timedelta(seconds=-1)}, "bad_ttl"),
     ("more than ten years", {"ttl": timedelta(days=3654)}, "bad_ttl"),
@@ -898,20 +909,20 @@ BAD_MINTS = [
 
 @pytest.mark.parametrize(("changes", "reason"), [case[1:] for case in BAD_MINTS], ids=[case[0] for case in BAD_MINTS])
 def test_mint_of_invalid_claims_is_rejected(changes: dict[str, Any], reason: str) -> None:
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(Invalid) as raised:
         minted(**changes)
-    assert caught.value.reason == reason
+    assert raised.value.reason == reason
     if reason == "unknown_role":
-        assert all(role in caught.value.message for role in ROLES)
+        assert all(role in raised.value.message for role in ROLES)
 
 
 def test_mint_with_short_secret_is_rejected() -> None:
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(Invalid) as raised:
         mint("short", tenant=TENANT, user="ann", roles=["analytics.viewer"], ttl=timedelta(1))
-    assert caught.value.reason == "short_secret"
+    assert raised.value.reason == "short_secret"
 
 
-def test_verified_token_is_verified_again_after_fifteen_seconds_or_its_end(clock: Clock) -> None:
+def test_verified_token_is_verified_again_after_fifteen_seconds_or_its_end(clock: FakeClock) -> None:
     verifier = TokenVerifier(SECRET, issuer=ISSUER, audience=AUDIENCE, clock=clock)
     verified = list[str]()
     original = verifier._claims

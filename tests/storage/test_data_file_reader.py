@@ -61,17 +61,17 @@ def test_read_positions_with_wide_rows_returns_small_batches(store: LocalStore) 
 
 
 @pytest.mark.parametrize("can_read_ahead", [True, False])
-@pytest.mark.parametrize("where", [None, BETWEEN])
+@pytest.mark.parametrize("condition", [None, BETWEEN])
 def test_scan_returns_row_ids_of_fresh_and_rewritten_files(
-    store: LocalStore, where: pc.Expression | None, can_read_ahead: bool
+    store: LocalStore, condition: pc.Expression | None, can_read_ahead: bool
 ) -> None:
     rewritten = ROWS.append_column(STORED_ROW_ID_COLUMN, pa.array(range(500, 600)))
     files = [data_file(store, ROWS, first_row_id=1000), data_file(store, rewritten, "b", first_row_id=None)]
-    options = {} if where is None else {"where": where, "filter_columns": ["n"]}
+    options = {} if condition is None else {"where": condition, "filter_columns": ["n"]}
     rows = scan(
         store, files, SCHEMA, columns=["added"], row_ids=True, batch_rows=3, read_ahead=can_read_ahead, **options
     ).read_all()
-    positions = list(range(100)) if where is None else [25, 26, 27, 71]
+    positions = list(range(100)) if condition is None else [25, 26, 27, 71]
     assert rows["rowid"].to_pylist() == [first + position for first in (1000, 500) for position in positions]
     assert rows["added"].null_count == rows.num_rows
 
@@ -86,7 +86,7 @@ def test_scan_of_missing_second_file_returns_rows_before_error(store: LocalStore
 
 
 class CountedBatches:
-    """Batches of 8,000 bytes, with the number of those that were read."""
+    """Batches of 8,000 bytes, with the number of the batches that were read."""
 
     def __init__(self, count: int, error: Exception | None = None) -> None:
         self.count, self.error = count, error
@@ -110,7 +110,7 @@ def test_read_ahead_with_slow_consumer_stops_at_limit_without_thread() -> None:
     assert source.read == 1
     next(batches)
     eventually(lambda: not threads())
-    assert source.read <= 7  # two were consumed, five are 40,000 bytes
+    assert source.read <= 7  # two batches were consumed, five batches are 40,000 bytes
     assert [batch.column("n")[0].as_py() for batch in batches] == list(range(2, 100))
     assert source.is_closed
 

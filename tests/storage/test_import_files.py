@@ -1,4 +1,4 @@
-"""Files from outside: taken as they are, or refused with a sentence. Nothing is ever half done."""
+"""Import files: accepted formats, and errors that change nothing."""
 
 import gzip
 import json
@@ -23,18 +23,18 @@ from support.cli_runner import CliRunner
 TABLE = pa.table({"id": range(1, 201), "word": [f"word {i}" for i in range(200)]})
 
 
-def refused(shell: CliRunner, file: object, *words: object, name: str = "shop.orders") -> str:
+def import_error(cli: CliRunner, file: object, *words: object, name: str = "shop.orders") -> str:
     """Return the error message of an import, with and without an existing dataset."""
-    with shell.untouched():
-        message = shell("dataset", "import", name, file, *words, code=1).err
-        shell("dataset", "import", "shop.fresh", file, *words, code=1)
+    with cli.assert_unchanged():
+        message = cli("dataset", "import", name, file, *words, code=1).err
+        cli("dataset", "import", "shop.fresh", file, *words, code=1)
     assert message.startswith("penstock: ")
     assert message.removesuffix("\n").isprintable()
     return message
 
 
-def read(shell: CliRunner, name: str) -> list[dict[str, object]]:
-    return shell("dataset", "read", name, "--json").rows
+def read(cli: CliRunner, name: str) -> list[dict[str, object]]:
+    return cli("dataset", "read", name, "--json").rows
 
 
 # Text
@@ -47,63 +47,63 @@ def read(shell: CliRunner, name: str) -> list[dict[str, object]]:
         pytest.param(b"\n\n", "", id="blank lines"),
         pytest.param(b"id,word\n1,one\n2\n", "Expected 2 columns, got 1", id="a short row"),
         pytest.param(b"id,word\n1,one,more\n", "Expected 2 columns, got 3", id="a long row"),
-        pytest.param(b"id,id\n1,2\n", "Duplicate column names", id="a header twice"),
-        pytest.param(b"id,ID\n1,2\n", "Duplicate column names", id="a header twice but for case"),
+        pytest.param(b"id,id\n1,2\n", "Duplicate column names", id="a duplicate header name"),
+        pytest.param(b"id,ID\n1,2\n", "Duplicate column names", id="a header with names that differ only in case"),
         pytest.param(b"id,\n1,2\n", "Invalid column name", id="a header without a name"),
         pytest.param(b"id,\xff\n1,2\n", "utf-8", id="a header that is not valid UTF-8"),
-        pytest.param(b"id,wo\x1b[31mrd\n1,2\n", "Invalid column name", id="a header that steers the terminal"),
+        pytest.param(b"id,wo\x1b[31mrd\n1,2\n", "Invalid column name", id="a header with terminal control characters"),
         pytest.param(b"id,word\n1,\xff\xfe\n", "UTF", id="a value that is not valid UTF-8"),
         pytest.param(b"id,word\n" + b"1,x\n" * BLOCK_BYTES + b"2,\xff\n", "UTF", id="a late value that is not valid UTF-8"),
         pytest.param("id,word\n1,x\n".encode("utf-16"), "", id="UTF-16"),
         pytest.param(b"id,word\n1," + b"x" * 2 * BLOCK_BYTES + b"\n", "a row is longer", id="a very long line"),
-        pytest.param(b"id,word\n1,\"" + b"x\n" * BLOCK_BYTES, "a quote is not closed", id="a quote without an end"),
+        pytest.param(b"id,word\n1,\"" + b"x\n" * BLOCK_BYTES, "a quote is not closed", id="an unclosed quote"),
         pytest.param(b"id,word\n" + b"1,x\n" * BLOCK_BYTES + b"x,x\n", "--type NAME=TYPE", id="another type after the first block"),
         pytest.param(b"PAR1\x00\x01\x02\n\xffPAR1", "", id="no text at all"),
     ],
 )  # fmt: skip
-def test_broken_csv_is_rejected(shell: CliRunner, orders: str, content: bytes, message: str) -> None:
+def test_broken_csv_is_rejected(cli: CliRunner, orders_dataset: str, content: bytes, message: str) -> None:
     Path("x.csv").write_bytes(content)
-    assert message in refused(shell, "x.csv")
+    assert message in import_error(cli, "x.csv")
 
 
 @pytest.mark.parametrize(
     ("content", "rows"),
     [
         pytest.param(b"\xef\xbb\xbfid,word\n1,x\n", [(1, "x")], id="a byte order mark"),
-        pytest.param(b"id,word\r\n1,x\r\n", [(1, "x")], id="lines as on Windows"),
-        pytest.param(b"id,word\n1,x", [(1, "x")], id="no end of line at the end"),
+        pytest.param(b"id,word\r\n1,x\r\n", [(1, "x")], id="Windows line ends"),
+        pytest.param(b"id,word\n1,x", [(1, "x")], id="no line end at the end"),
         pytest.param(b"id,word\n\n1,x\n\n", [(1, "x")], id="blank lines"),
         pytest.param(b'id,word\n1,"a ""b"",\nc"\n', [(1, 'a "b",\nc')], id="quotes, commas and lines in a value"),
-        pytest.param(b'id,word\n1,\n2,""\n3,NA\n', [(1, None), (2, ""), (3, "NA")], id="NULL, no text, and NA"),
+        pytest.param(b'id,word\n1,\n2,""\n3,NA\n', [(1, None), (2, ""), (3, "NA")], id="NULL, empty text, and NA"),
         pytest.param(b"id,word\n1,a\x00b\n", [(1, "a\x00b")], id="NUL in a value"),
         pytest.param(b"word,id\nx,1\n", [(1, "x")], id="columns in another order"),
-        pytest.param(b"id\n1\n", [(1, None)], id="a column less"),
+        pytest.param(b"id\n1\n", [(1, None)], id="a missing column"),
         pytest.param("id,word\n1,żółć 😀\n".encode(), [(1, "żółć 😀")], id="other alphabets"),
         pytest.param(b"id,word\n", [], id="only a header"),
-        pytest.param(b"id,word\n1,12:30:00\n", [(1, "12:30:00")], id="a time of day, which is kept as text"),
+        pytest.param(b"id,word\n1,12:30:00\n", [(1, "12:30:00")], id="a time of day, read as text"),
         pytest.param(
             b"id,word\n1," + b"x" * (BLOCK_BYTES // 2) + b"\n", [(1, "x" * (BLOCK_BYTES // 2))], id="a long line"
         ),
     ],
 )
-def test_unusual_csv_is_read_unchanged(shell: CliRunner, content: bytes, rows: list[tuple[int, str | None]]) -> None:
-    shell("dataset", "create", "a.b", "-c", "id:int64", "-c", "word:string")
+def test_unusual_csv_is_read_unchanged(cli: CliRunner, content: bytes, rows: list[tuple[int, str | None]]) -> None:
+    cli("dataset", "create", "a.b", "-c", "id:int64", "-c", "word:string")
     Path("x.csv").write_bytes(content)
-    shell("dataset", "import", "a.b", "x.csv")
-    assert [(row["id"], row["word"]) for row in read(shell, "a.b")] == rows
+    cli("dataset", "import", "a.b", "x.csv")
+    assert [(row["id"], row["word"]) for row in read(cli, "a.b")] == rows
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         pytest.param(b"", "Empty JSON", id="nothing"),
-        pytest.param(b'{"id": 1}\n{"id": 2\n', "in row 1", id="a broken line"),
+        pytest.param(b'{"id": 1}\n{"id": 2\n', "in row 1", id="an invalid line"),
         pytest.param(b'[{"id": 1}, {"id": 2}]', "every line must be an object", id="one array"),
         pytest.param(b"1\n2\n", "every line must be an object", id="numbers"),
         pytest.param(b'{"id": 1}\n{"id": "x"}\n', "--type", id="numbers and texts"),
-        pytest.param(b'{"id": 1, "id": 2}\n', "twice", id="a name twice"),
+        pytest.param(b'{"id": 1, "id": 2}\n', "twice", id="a duplicate name"),
         pytest.param(b'{"id": 1, "word": "\xff"}\n', "UTF8", id="a value that is not valid UTF-8"),
-        pytest.param(b'{"id": 1, "word": "\\ud800"}\n', "surrogate", id="half a character"),
+        pytest.param(b'{"id": 1, "word": "\\ud800"}\n', "surrogate", id="an incomplete character"),
         pytest.param(b'{"id": 1, "word": {"a": 1}}\n{"id": 1, "word": 2}\n', "", id="an object and a number"),
         pytest.param(
             b'{"id": 1}\n' * BLOCK_BYTES + b'{"id": "x"}\n', "--type", id="another type after the first block"
@@ -115,48 +115,48 @@ def test_unusual_csv_is_read_unchanged(shell: CliRunner, content: bytes, rows: l
         pytest.param(b"\x00\x01\x02", "", id="no text at all"),
     ],
 )
-def test_broken_json_lines_are_rejected(shell: CliRunner, orders: str, content: bytes, message: str) -> None:
+def test_broken_json_lines_are_rejected(cli: CliRunner, orders_dataset: str, content: bytes, message: str) -> None:
     Path("x.jsonl").write_bytes(content)
-    assert message in refused(shell, "x.jsonl")
+    assert message in import_error(cli, "x.jsonl")
 
 
-def test_nested_json_is_read_unchanged(shell: CliRunner) -> None:
+def test_nested_json_is_read_unchanged(cli: CliRunner) -> None:
     rows = [{"id": 1, "a": {"b": [1, 2], "c": None}}, {"id": 2, "a": {"b": [], "c": "x"}}, {"id": 3, "a": None}]
     Path("x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    shell("dataset", "import", "a.b", "x.jsonl")
-    assert read(shell, "a.b") == rows
+    cli("dataset", "import", "a.b", "x.jsonl")
+    assert read(cli, "a.b") == rows
 
 
-def test_json_field_after_the_first_block_is_read_or_rejected(shell: CliRunner) -> None:
+def test_json_field_after_the_first_block_is_read_or_rejected(cli: CliRunner) -> None:
     Path("x.jsonl").write_bytes(b'{"id": 1}\n' * (BLOCK_BYTES // 8) + b'{"id": 2, "late": "x"}\n')
-    with shell.untouched():
-        assert "--type" in shell("dataset", "import", "a.b", "x.jsonl", code=1).err
-    shell("dataset", "import", "a.b", "x.jsonl", "--type", "late=string")
-    shell("dataset", "import", "a.b", "x.jsonl")  # the dataset knows it now
-    found = shell("dataset", "read", "a.b", "--where", "late IS NOT NULL", "--json")
-    assert found.rows == [{"id": 2, "late": "x"}] * 2
+    with cli.assert_unchanged():
+        assert "--type" in cli("dataset", "import", "a.b", "x.jsonl", code=1).err
+    cli("dataset", "import", "a.b", "x.jsonl", "--type", "late=string")
+    cli("dataset", "import", "a.b", "x.jsonl")  # the dataset has the column now
+    result = cli("dataset", "read", "a.b", "--where", "late IS NOT NULL", "--json")
+    assert result.rows == [{"id": 2, "late": "x"}] * 2
 
 
-def test_numbers_in_json_become_decimals_only_if_they_fit(shell: CliRunner) -> None:
+def test_numbers_in_json_become_decimals_only_if_they_fit(cli: CliRunner) -> None:
     Path("x.jsonl").write_text('{"n": 1}\n{"n": 0.1}\n{"n": null}\n')
-    shell("dataset", "import", "a.b", "x.jsonl", "--type", "n=decimal(9,2)")
-    assert [row["n"] for row in read(shell, "a.b")] == ["1.00", "0.10", None]
+    cli("dataset", "import", "a.b", "x.jsonl", "--type", "n=decimal(9,2)")
+    assert [row["n"] for row in read(cli, "a.b")] == ["1.00", "0.10", None]
     Path("x.jsonl").write_text('{"n": 1}\n{"n": 0.125}\n')
-    with shell.untouched():
-        assert "more digits" in shell("dataset", "import", "a.b", "x.jsonl", "--type", "n=decimal(9,2)", code=1).err
+    with cli.assert_unchanged():
+        assert "more digits" in cli("dataset", "import", "a.b", "x.jsonl", "--type", "n=decimal(9,2)", code=1).err
 
 
 @pytest.mark.parametrize("cut", [1, 10, 100])
-def test_truncated_compressed_file_is_rejected(shell: CliRunner, orders: str, cut: int) -> None:
+def test_truncated_compressed_file_is_rejected(cli: CliRunner, orders_dataset: str, cut: int) -> None:
     packed = gzip.compress(b"id,word\n" + b"".join(b"%d,word\n" % i for i in range(1_000)))
     Path("x.csv.gz").write_bytes(packed[:-cut])
-    refused(shell, "x.csv.gz")
+    import_error(cli, "x.csv.gz")
 
 
-def test_compressed_file_of_several_members_is_read_completely(shell: CliRunner) -> None:
-    Path("x.csv.gz").write_bytes(b"".join(gzip.compress(part) for part in (b"id\n1\n", b"2\n3", b"4\n")))
-    shell("dataset", "import", "a.b", "x.csv.gz")
-    assert read(shell, "a.b") == [{"id": 1}, {"id": 2}, {"id": 34}]
+def test_compressed_file_of_several_members_is_read_completely(cli: CliRunner) -> None:
+    Path("x.csv.gz").write_bytes(b"".join(gzip.compress(compressed) for compressed in (b"id\n1\n", b"2\n3", b"4\n")))
+    cli("dataset", "import", "a.b", "x.csv.gz")
+    assert read(cli, "a.b") == [{"id": 1}, {"id": 2}, {"id": 34}]
 
 
 # Parquet
@@ -174,26 +174,26 @@ def _parquet(table: pa.Table = TABLE, **options: object) -> bytes:
         pytest.param(lambda _: b"", id="nothing"),
         pytest.param(lambda _: b"PAR1", id="a mark"),
         pytest.param(lambda _: b"PAR1PAR1", id="two marks"),
-        pytest.param(lambda _: os.urandom(2_000), id="noise"),
+        pytest.param(lambda _: os.urandom(2_000), id="random bytes"),
         pytest.param(lambda raw: raw[: len(raw) // 2], id="the first half"),
         pytest.param(lambda raw: raw[len(raw) // 2 :], id="the second half"),
-        pytest.param(lambda raw: raw[:-1], id="a byte less"),
+        pytest.param(lambda raw: raw[:-1], id="one byte missing"),
         pytest.param(lambda raw: raw[:-8] + struct.pack("<I", 1 << 31) + b"PAR1", id="a footer of 2 GB"),
         pytest.param(lambda raw: raw[:-8] + struct.pack("<I", 3) + b"PAR1", id="a footer of 3 bytes"),
         pytest.param(lambda raw: raw[:4] + bytes(len(raw) - 8 - _footer(raw)) + raw[-8 - _footer(raw) :], id="no data"),
         pytest.param(lambda _: b"id,word\n1,one\n", id="CSV"),
     ],
 )
-def test_broken_parquet_is_rejected(shell: CliRunner, orders: str, broken: Callable[[bytes], bytes]) -> None:
+def test_broken_parquet_is_rejected(cli: CliRunner, orders_dataset: str, broken: Callable[[bytes], bytes]) -> None:
     Path("x.parquet").write_bytes(broken(_parquet()))
-    refused(shell, "x.parquet")
+    import_error(cli, "x.parquet")
 
 
 def _footer(raw: bytes) -> int:
     return int(struct.unpack("<I", raw[-8:-4])[0])
 
 
-CHILD = """
+IMPORT_SCRIPT = """
 import json, random, sys
 from pathlib import Path
 import penstock
@@ -204,35 +204,35 @@ low, high = int(sys.argv[6]), int(sys.argv[7])
 settings = config.load_settings({}, workspace=Path(sys.argv[1]), durable=False, write_bytes=1 << 26)
 with penstock.open(create=True, settings=settings) as lake:
     for seed in range(start, stop):
-        chance, broken = random.Random(seed), bytearray(raw)
-        for _ in range(chance.choice((1, 1, 2, 5))):
-            broken[chance.randrange(low, high)] = chance.choice((0, 1, 0x7F, 0x80, 0xFF, chance.randrange(256)))
+        rng, mutant = random.Random(seed), bytearray(raw)
+        for _ in range(rng.choice((1, 1, 2, 5))):
+            mutant[rng.randrange(low, high)] = rng.choice((0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)))
         print(seed, flush=True)
         file = Path(f"mutant-{start}.{ending}")
-        file.write_bytes(broken)
+        file.write_bytes(mutant)
         try:
             lake.create(f"mutant.m{seed}", file)
         except penstock.PenstockError:
             pass
-    made = {at.name for at in lake.datasets()}
-    for at in lake.datasets():
-        at.to_arrow()
+    created = {dataset.name for dataset in lake.datasets()}
+    for dataset in lake.datasets():
+        dataset.to_arrow()
     files = {path.name for path in Path(sys.argv[1], "data").rglob("*") if path.is_file()}
-    known = {Path(file.path).name for at in lake.datasets() for file in at.files()}
-print(json.dumps({"taken": len(made), "strays": sorted(files - known)}))
+    live_files = {Path(file.path).name for dataset in lake.datasets() for file in dataset.files()}
+print(json.dumps({"created": len(created), "unexpected": sorted(files - live_files)}))
 """
 
 
-def mutants(raw: bytes, ending: str, low: int, high: int, count: int) -> None:
-    """Import files with a few wrong bytes. Each is taken or refused; a process that ends by itself is a failure."""
+def import_mutants(raw: bytes, ending: str, low: int, high: int, count: int) -> None:
+    """Import files with a few wrong bytes. Each import succeeds or raises an error; the process must not end."""
     Path("raw").write_bytes(raw)
-    ranges = [(at, at + count // 2) for at in (0, count // 2)]
+    ranges = [(position, position + count // 2) for position in (0, count // 2)]
     children = [
         subprocess.Popen(
             [
                 sys.executable,
                 "-c",
-                CHILD,
+                IMPORT_SCRIPT,
                 f"lake-{start}",
                 *map(str, (start, stop)),
                 "raw",
@@ -251,24 +251,24 @@ def mutants(raw: bytes, ending: str, low: int, high: int, count: int) -> None:
         assert child.returncode == 0, (
             f"after seed {seeds and seeds[-1]}: exit {child.returncode}: {reported} {err.decode()[-2_000:]}"
         )
-        assert json.loads(reported)["strays"] == []
+        assert json.loads(reported)["unexpected"] == []
 
 
-def test_parquet_with_a_wrong_footer_is_read_or_rejected(shell: CliRunner, soak: bool) -> None:
+def test_parquet_with_a_wrong_footer_is_read_or_rejected(cli: CliRunner, soak: bool) -> None:
     raw = _parquet()
-    mutants(raw, "parquet", len(raw) - 8 - _footer(raw), len(raw) - 8, 4_000 if soak else 200)
+    import_mutants(raw, "parquet", len(raw) - 8 - _footer(raw), len(raw) - 8, 4_000 if soak else 200)
 
 
-def test_parquet_with_corrupt_pages_is_read_or_rejected(shell: CliRunner, soak: bool) -> None:
+def test_parquet_with_corrupt_pages_is_read_or_rejected(cli: CliRunner, soak: bool) -> None:
     raw = _parquet(compression="none", use_dictionary=["word"])
-    mutants(raw, "parquet", 4, len(raw) - 8 - _footer(raw), 4_000 if soak else 200)
+    import_mutants(raw, "parquet", 4, len(raw) - 8 - _footer(raw), 4_000 if soak else 200)
 
 
-@pytest.mark.parametrize("kind", ["file", "stream"])
-def test_arrow_with_corrupt_bytes_is_read_or_rejected(shell: CliRunner, kind: str, soak: bool) -> None:
+@pytest.mark.parametrize("format_", ["file", "stream"])
+def test_arrow_with_corrupt_bytes_is_read_or_rejected(cli: CliRunner, format_: str, soak: bool) -> None:
     rows = TABLE.append_column("kind", TABLE["word"].dictionary_encode())
-    raw = _arrow(rows, stream=kind == "stream", compression="zstd")
-    mutants(raw, "arrow", 8, len(raw), 4_000 if soak else 200)
+    raw = _arrow(rows, stream=format_ == "stream", compression="zstd")
+    import_mutants(raw, "arrow", 8, len(raw), 4_000 if soak else 200)
 
 
 # Arrow
@@ -283,7 +283,7 @@ def _arrow(table: pa.Table, *, stream: bool = False, compression: str | None = N
 
 
 WORDS = ["seven..", "x" * 1_227]  # begin and end at 0, 7, 1234
-WILD: dict[str, tuple[pa.Array, bytes, bytes]] = {
+INVALID_OFFSETS: dict[str, tuple[pa.Array, bytes, bytes]] = {
     "far beyond the end": (pa.array(WORDS), struct.pack("<3i", 0, 7, 1234), struct.pack("<3i", 0, 7, 2_000_000_000)),
     "before the start": (pa.array(WORDS), struct.pack("<3i", 0, 7, 1234), struct.pack("<3i", -5, 7, 1234)),
     "backwards": (pa.array(WORDS), struct.pack("<3i", 0, 7, 1234), struct.pack("<3i", 0, 1234, 7)),
@@ -305,93 +305,93 @@ WILD: dict[str, tuple[pa.Array, bytes, bytes]] = {
 }  # fmt: skip
 
 
-def _wild(what: str, *, stream: bool) -> bytes:
+def _invalid_offsets(name: str, *, stream: bool) -> bytes:
     """Return a column with invalid offsets."""
-    column, sound, wild = WILD[what]
+    column, valid, invalid = INVALID_OFFSETS[name]
     raw = _arrow(pa.table({"id": [7, 8], "word": column}), stream=stream)
-    assert sound in raw
-    at = raw.rindex(sound)  # the last: a header may look alike
-    return raw[:at] + wild + raw[at + len(sound) :]
+    assert valid in raw
+    position = raw.rindex(valid)  # the last match: a header may contain the same bytes
+    return raw[:position] + invalid + raw[position + len(valid) :]
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["file", "stream"])
-@pytest.mark.parametrize("what", WILD)
-def test_arrow_with_invalid_offsets_is_rejected(shell: CliRunner, orders: str, what: str, stream: bool) -> None:
-    Path("x.arrow").write_bytes(_wild(what, stream=stream))
-    refused(shell, "x.arrow")
+@pytest.mark.parametrize("case", INVALID_OFFSETS)
+def test_arrow_with_invalid_offsets_is_rejected(cli: CliRunner, orders_dataset: str, case: str, stream: bool) -> None:
+    Path("x.arrow").write_bytes(_invalid_offsets(case, stream=stream))
+    import_error(cli, "x.arrow")
 
 
-@pytest.mark.parametrize("what", WILD)
-def test_batches_with_invalid_offsets_from_python_are_rejected(lake: Lake, what: str) -> None:
-    rows = pa.ipc.open_stream(_wild(what, stream=True)).read_all()
+@pytest.mark.parametrize("case", INVALID_OFFSETS)
+def test_batches_with_invalid_offsets_from_python_are_rejected(lake: Lake, case: str) -> None:
+    rows = pa.ipc.open_stream(_invalid_offsets(case, stream=True)).read_all()
     for source in (rows, rows.to_batches()[0], rows.to_reader()):
         with pytest.raises(PenstockError):
             lake.create("a.b", source)
     assert lake.datasets() == []
 
 
-@pytest.mark.parametrize("kind", ["file", "stream"])
-def test_truncated_arrow_is_rejected(shell: CliRunner, orders: str, kind: str) -> None:
-    raw = _arrow(TABLE, stream=kind == "stream")
-    for length in (0, 3, 8, 100, len(raw) // 2, len(raw) - (40 if kind == "stream" else 1)):
+@pytest.mark.parametrize("format_", ["file", "stream"])
+def test_truncated_arrow_is_rejected(cli: CliRunner, orders_dataset: str, format_: str) -> None:
+    raw = _arrow(TABLE, stream=format_ == "stream")
+    for length in (0, 3, 8, 100, len(raw) // 2, len(raw) - (40 if format_ == "stream" else 1)):
         Path("x.arrow").write_bytes(raw[:length])
-        refused(shell, "x.arrow")
+        import_error(cli, "x.arrow")
 
 
-@pytest.mark.parametrize("claim", [1 << 31, 1 << 40, (1 << 63) - 1])
+@pytest.mark.parametrize("claimed_bytes", [1 << 31, 1 << 40, (1 << 63) - 1])
 @pytest.mark.parametrize("stream", [False, True], ids=["file", "stream"])
 def test_compressed_arrow_with_a_wrong_size_is_rejected(
-    shell: CliRunner, orders: str, claim: int, stream: bool
+    cli: CliRunner, orders_dataset: str, claimed_bytes: int, stream: bool
 ) -> None:
     raw = _arrow(TABLE, stream=stream, compression="zstd")
-    honest = struct.pack("<q", TABLE["id"].nbytes)
-    assert honest in raw
-    Path("x.arrow").write_bytes(raw.replace(honest, struct.pack("<q", claim)))
-    assert "a batch has more than" in refused(shell, "x.arrow")
+    actual_bytes = struct.pack("<q", TABLE["id"].nbytes)
+    assert actual_bytes in raw
+    Path("x.arrow").write_bytes(raw.replace(actual_bytes, struct.pack("<q", claimed_bytes)))
+    assert "a batch has more than" in import_error(cli, "x.arrow")
 
 
 @pytest.mark.parametrize("compression", [None, "zstd", "lz4"])
-def test_uncompressed_sizes_match_the_decompressed_batches(shell: CliRunner, compression: str | None) -> None:
+def test_uncompressed_sizes_match_the_decompressed_batches(cli: CliRunner, compression: str | None) -> None:
     rows = pa.table({"id": range(10_000), "word": ["same"] * 10_000})
     for stream in (True, False):
         Path("x.arrow").write_bytes(_arrow(rows, stream=stream, compression=compression))
         assert rows.nbytes <= max(arrow_ipc.uncompressed_sizes(Path("x.arrow"))) < rows.nbytes + 200
 
 
-def test_arrow_file_of_polars_is_read(shell: CliRunner) -> None:
+def test_arrow_file_of_polars_is_read(cli: CliRunner) -> None:
     frame = polars.DataFrame(
         {"id": [1, 2], "word": ["x" * 50, "y"], "kind": polars.Series(["a", "b"], dtype=polars.Categorical)}
     )
     frame.write_ipc("x.arrow", compression="zstd")
     frame.write_ipc_stream("x.arrows")
-    shell("dataset", "import", "a.b", "x.arrow", "x.arrows")
-    assert read(shell, "a.b") == frame.to_dicts() * 2
+    cli("dataset", "import", "a.b", "x.arrow", "x.arrows")
+    assert read(cli, "a.b") == frame.to_dicts() * 2
 
 
-def test_files_with_different_schemas_are_imported_if_they_fit_the_dataset(shell: CliRunner) -> None:
+def test_files_with_different_schemas_are_imported_if_they_fit_the_dataset(cli: CliRunner) -> None:
     pq.write_table(
         pa.table({"id": pa.array([1], pa.int32()), "kind": pa.array(["x"]).dictionary_encode()}), "1.parquet"
     )
     pq.write_table(pa.table({"id": pa.array([2], pa.int64()), "note": ["y"]}), "2.parquet")
-    with shell.untouched():
-        assert "note" in shell("dataset", "import", "a.b", "1.parquet", "2.parquet", code=1).err
-    shell("dataset", "create", "a.b", "-c", "id:int64", "-c", "kind:string", "-c", "note:string")
-    shell("dataset", "import", "a.b", "1.parquet", "2.parquet", "1.parquet")
-    assert [tuple(row.values()) for row in read(shell, "a.b")] == [(1, "x", None), (2, None, "y"), (1, "x", None)]
+    with cli.assert_unchanged():
+        assert "note" in cli("dataset", "import", "a.b", "1.parquet", "2.parquet", code=1).err
+    cli("dataset", "create", "a.b", "-c", "id:int64", "-c", "kind:string", "-c", "note:string")
+    cli("dataset", "import", "a.b", "1.parquet", "2.parquet", "1.parquet")
+    assert [tuple(row.values()) for row in read(cli, "a.b")] == [(1, "x", None), (2, None, "y"), (1, "x", None)]
 
 
-def test_text_file_uses_the_types_of_the_dataset(shell: CliRunner) -> None:
-    shell("dataset", "create", "a.b", "-c", "code:string", "-c", "n:decimal(9,2)", "-c", "day:date", "-c", "f:double")
+def test_text_file_uses_the_types_of_the_dataset(cli: CliRunner) -> None:
+    cli("dataset", "create", "a.b", "-c", "code:string", "-c", "n:decimal(9,2)", "-c", "day:date", "-c", "f:double")
     Path("x.csv").write_text("code,n,day,f\n007,1,2024-01-01,\n")
     Path("x.jsonl").write_text('{"code": "007", "n": 1, "day": "2024-01-01", "f": null}\n')
-    shell("dataset", "import", "a.b", "x.csv", "x.jsonl")
-    assert read(shell, "a.b") == [{"code": "007", "n": "1.00", "day": "2024-01-01", "f": None}] * 2
+    cli("dataset", "import", "a.b", "x.csv", "x.jsonl")
+    assert read(cli, "a.b") == [{"code": "007", "n": "1.00", "day": "2024-01-01", "f": None}] * 2
 
 
 # Small files that become large
 
 
-BOMB = """
+IMPORT_AND_MEASURE = """
 import sys
 from pathlib import Path
 import penstock
@@ -401,9 +401,9 @@ settings = config.load_settings({}, workspace=Path("bombed"), durable=False, wri
 with penstock.open(create=True, settings=settings) as lake:
     try:
         lake.create("a.b", sys.argv[1])
-        print("taken")
-    except penstock.PenstockError as refusal:
-        print(refusal.reason)
+        print("created")
+    except penstock.PenstockError as error:
+        print(error.reason)
     assert not any(path.is_file() for path in Path("bombed/data").rglob("*")) or lake.datasets()
 (peak,) = (line.split()[1] for line in Path("/proc/self/status").read_text().splitlines() if "VmHWM" in line)
 print(int(peak) >> 10)
@@ -424,8 +424,8 @@ def _views() -> pa.Table:
 
 
 def _zeros(size: int) -> bytes:
-    part = gzip.compress(b"0,0\n" * (1 << 18), 1)
-    return gzip.compress(b"id,word\n") + part * (size >> 20)
+    compressed = gzip.compress(b"0,0\n" * (1 << 18), 1)
+    return gzip.compress(b"id,word\n") + compressed * (size >> 20)
 
 
 BOMBS: dict[str, Callable[[], bytes]] = {
@@ -444,13 +444,15 @@ BOMBS: dict[str, Callable[[], bytes]] = {
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_highly_compressed_file_is_read_in_bounded_memory(shell: CliRunner, name: str) -> None:
+def test_highly_compressed_file_is_read_in_bounded_memory(cli: CliRunner, name: str) -> None:
     bomb = BOMBS[name]()
     assert len(bomb) < 3 << 20
     Path(name).write_bytes(bomb)
-    done = subprocess.run([sys.executable, "-c", BOMB, name], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    outcome, peak = done.stdout.split()
+    completed = subprocess.run(
+        [sys.executable, "-c", IMPORT_AND_MEASURE, name], capture_output=True, text=True, timeout=60
+    )
+    assert completed.returncode == 0, completed.stderr
+    outcome, peak = completed.stdout.split()
     assert outcome in {"write_too_large", "batch_too_large", "row_too_large", "broken_file"}
     assert int(peak) < 1_000  # MB
 
@@ -466,15 +468,15 @@ COLUMNS = [
 
 
 @pytest.mark.parametrize("format", ["parquet", "csv", "jsonl", "arrow"])
-def test_unusual_column_names_survive_import_and_export(shell: CliRunner, format: str) -> None:
+def test_unusual_column_names_survive_import_and_export(cli: CliRunner, format: str) -> None:
     rows = pa.table({name: [f"row {i}", None] for i, name in enumerate(COLUMNS)})
     pq.write_table(rows, "x.parquet")
-    shell("dataset", "import", "a.b", "x.parquet")
-    shell("dataset", "export", "a.b", f"y.{format}")
-    shell("dataset", "import", "a.c", f"y.{format}")
-    shell("dataset", "compact", "a.c")
-    assert [f["name"] for f in shell("dataset", "show", "a.c", "--json").json["schema"]] == COLUMNS
-    assert read(shell, "a.c") == rows.to_pylist()
+    cli("dataset", "import", "a.b", "x.parquet")
+    cli("dataset", "export", "a.b", f"y.{format}")
+    cli("dataset", "import", "a.c", f"y.{format}")
+    cli("dataset", "compact", "a.c")
+    assert [f["name"] for f in cli("dataset", "show", "a.c", "--json").json["schema"]] == COLUMNS
+    assert read(cli, "a.c") == rows.to_pylist()
 
 
 def test_unusual_column_names_can_be_filtered_and_selected(lake: Lake) -> None:
@@ -485,12 +487,12 @@ def test_unusual_column_names_can_be_filtered_and_selected(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("name", COLUMNS)
-def test_unusual_column_names_work_on_the_command_line(shell: CliRunner, name: str) -> None:
+def test_unusual_column_names_work_on_the_command_line(cli: CliRunner, name: str) -> None:
     pq.write_table(pa.table({"other": [1, 2], name: [3, 4]}), "x.parquet")
-    shell("dataset", "import", "a.b", "x.parquet")
+    cli("dataset", "import", "a.b", "x.parquet")
     quoted = "`" + name.replace("`", "``") + "`"
-    found = shell("dataset", "read", "a.b", "--columns", quoted, "--where", f"{quoted} = 4", "--json")
-    assert found.rows == [{name: 4}]
+    result = cli("dataset", "read", "a.b", "--columns", quoted, "--where", f"{quoted} = 4", "--json")
+    assert result.rows == [{name: 4}]
 
 
 @pytest.mark.parametrize(
@@ -500,11 +502,11 @@ def test_unusual_column_names_work_on_the_command_line(shell: CliRunner, name: s
      [f"c{i}" for i in range(5_000)]],
     ids=lambda names: ascii(names)[:30],
 )  # fmt: skip
-def test_unreadable_column_names_are_rejected(shell: CliRunner, orders: str, names: list[str]) -> None:
+def test_unreadable_column_names_are_rejected(cli: CliRunner, orders_dataset: str, names: list[str]) -> None:
     rows = pa.Table.from_arrays([pa.array([1])] * len(names), names)
     Path("x.arrow").write_bytes(_arrow(rows))
-    assert "column" in refused(shell, "x.arrow", name="shop.other").lower()
-    assert "column" in refused(shell, "x.arrow").lower()
+    assert "column" in import_error(cli, "x.arrow", name="shop.other").lower()
+    assert "column" in import_error(cli, "x.arrow").lower()
 
 
 @pytest.mark.parametrize(
@@ -514,13 +516,13 @@ def test_unreadable_column_names_are_rejected(shell: CliRunner, orders: str, nam
      "a." + "x" * 129, "a.\x1b[31m", "😀.😀", "~.b", "-.-"],
     ids=lambda name: ascii(name)[:30],
 )  # fmt: skip
-def test_invalid_dataset_names_are_rejected(shell: CliRunner, orders: str, name: str) -> None:
-    with shell.untouched():
+def test_invalid_dataset_names_are_rejected(cli: CliRunner, orders_dataset: str, name: str) -> None:
+    with cli.assert_unchanged():
         for words in (["import", "--", name, "three.csv"], ["create", "-c", "x:int64", "--", name], ["read", "--", name],
                   ["export", "--", name, "out.csv"], ["drop", "--yes", "--", name]):  # fmt: skip
-            answer = shell("dataset", *words, code=1)
-            assert answer.out == b""
-            assert answer.err.removesuffix("\n").isprintable()
+            result = cli("dataset", *words, code=1)
+            assert result.out == b""
+            assert result.err.removesuffix("\n").isprintable()
 
 
 def test_dataset_name_with_nul_is_rejected(lake: Lake) -> None:
@@ -537,7 +539,7 @@ def test_text_with_nul_is_stored_on_every_database(lake: Lake) -> None:
     assert ds.to_arrow()["x"].to_pylist() == ["\x00", "a\x00b", None]
 
 
-# Things that are no files
+# Special files
 
 
 @pytest.mark.parametrize(
@@ -555,35 +557,35 @@ def test_text_with_nul_is_stored_on_every_database(lake: Lake) -> None:
     ],
 )
 def test_path_that_is_no_regular_file_is_rejected_without_waiting(
-    shell: CliRunner, orders: str, name: str, message: str
+    cli: CliRunner, orders_dataset: str, name: str, message: str
 ) -> None:
     os.symlink("loop.csv", "loop.csv")
     os.mkfifo("pipe.csv")
     Path("folder.csv").mkdir()
     Path("years/year=2024").mkdir(parents=True)
     pq.write_table(TABLE, "years/year=2024/x.parquet")
-    assert message in refused(shell, name)
+    assert message in import_error(cli, name)
     if name == "folder.csv":
-        assert "Only Parquet files are read from a folder" in refused(shell, name, "--format", "csv")
+        assert "Only Parquet files are read from a folder" in import_error(cli, name, "--format", "csv")
 
 
 def test_file_without_read_permission_is_rejected(
-    shell: CliRunner, orders: str, monkeypatch: pytest.MonkeyPatch
+    cli: CliRunner, orders_dataset: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("x.csv").write_text("id\n1\n")
 
-    def refuse(*_: object, **__: object) -> None:
+    def deny(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("pyarrow.input_stream", refuse)  # as root, no file is out of reach
-    assert "Permission denied" in refused(shell, "x.csv")
+    monkeypatch.setattr("pyarrow.input_stream", deny)  # root can read every file
+    assert "Permission denied" in import_error(cli, "x.csv")
 
 
-def test_file_with_the_suffix_of_another_format_is_rejected(shell: CliRunner, orders: str) -> None:
+def test_file_with_the_suffix_of_another_format_is_rejected(cli: CliRunner, orders_dataset: str) -> None:
     for ending in ("parquet", "csv", "jsonl", "arrow"):
-        shell("dataset", "export", orders, f"good.{ending}")
+        cli("dataset", "export", orders_dataset, f"good.{ending}")
     for message in ("parquet", "csv", "jsonl", "arrow"):
         for real in {"parquet", "csv", "jsonl", "arrow"} - {message}:
             Path(f"x.{message}").write_bytes(Path(f"good.{real}").read_bytes())
-            with shell.untouched():
-                shell("dataset", "import", orders, f"x.{message}", code=1)
+            with cli.assert_unchanged():
+                cli("dataset", "import", orders_dataset, f"x.{message}", code=1)

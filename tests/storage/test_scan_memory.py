@@ -54,13 +54,13 @@ print(json.dumps(read(files, 10, 0.2)))
 
 @pytest.fixture(scope="module")
 def many_groups(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Six files of 80 MB in memory, in row groups as Penstock writes them."""
+    """Write six files of 80 MB in memory, in row groups as Penstock writes them."""
     return write_files(tmp_path_factory.mktemp("many_groups"), files=6, group_rows=128 << 10)
 
 
 @pytest.fixture(scope="module")
 def one_group(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small file, and a file with one row group of 480 MB in memory."""
+    """Write a small file, and a file with one row group of 480 MB in memory."""
     folder = write_files(tmp_path_factory.mktemp("one_group"), files=1, group_rows=128 << 10)
     pq.write_table(rows_table(6), folder / "large.parquet", compression="zstd", row_group_size=6 * FILE_ROWS)
     return folder
@@ -83,9 +83,9 @@ def measure(folder: Path, **options: object) -> tuple[int, int]:
     """Return the growth of memory in bytes, and the number of rows that were read."""
     arguments = [sys.executable, "-c", SLOW_CONSUMER, str(folder), json.dumps({"filters": False, **options})]
     environment = {**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "jemalloc"}  # as `penstock serve`
-    done = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    growth, rows = json.loads(done.stdout)
+    completed = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert completed.returncode == 0, completed.stderr
+    growth, rows = json.loads(completed.stdout)
     return growth, rows
 
 

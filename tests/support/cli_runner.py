@@ -1,4 +1,4 @@
-"""The command line as a test uses it: typed in a folder of its own, beside a workspace."""
+"""Run the command line in a test."""
 
 import json
 import os
@@ -41,27 +41,27 @@ class CliRunner:
         with pytest.raises(SystemExit) as end:
             main([str(arg) for arg in args])
         out, err = self._capture.readouterr()
-        answer = CliResult(int(end.value.code or 0), out, err.decode())
-        assert answer.code == code, answer
-        assert "bug in Penstock" not in answer.err
-        assert "Traceback" not in answer.err
-        return answer
+        result = CliResult(int(end.value.code or 0), out, err.decode())
+        assert result.code == code, result
+        assert "bug in Penstock" not in result.err
+        assert "Traceback" not in result.err
+        return result
 
     def process(self, *args: object, before: str = "", **options: Any) -> subprocess.Popen[bytes]:
-        """Run a command in a process of its own, with a line of Python before it."""
+        """Start a command in a separate process, after a line of Python."""
         script = (
             f"from penstock.cli import main; {before}; main()" if before else "from penstock.cli import main; main()"
         )
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": self.env, **options}
         return subprocess.Popen([sys.executable, "-c", script, *map(str, args)], cwd=self.folder, **options)
 
-    def apart(self, *args: object, **options: Any) -> CliResult:
+    def run_subprocess(self, *args: object, **options: Any) -> CliResult:
         process = self.process(*args, **options)
         out, err = process.communicate(timeout=60)
         return CliResult(process.returncode, out or b"", (err or b"").decode())
 
     @contextmanager
-    def untouched(self) -> Iterator[None]:
+    def assert_unchanged(self) -> Iterator[None]:
         """Assert that the datasets and the files are unchanged."""
         before = self._state()
         yield

@@ -21,7 +21,7 @@ def share() -> None:
 def _create_sharing_engine(url: URL, *, durable: bool) -> Engine:
     engine = _create_engine(url, durable=durable)
     first = _engines.setdefault(engine.dialect.name, engine)
-    if first.dialect.server_version_info is None:  # it never connected: its dialect does not know the server
+    if first.dialect.server_version_info is None:  # it never connected: its dialect has no server version
         _engines[engine.dialect.name] = engine
     elif first is not engine:
         engine.dialect = engine.pool._dialect = first.dialect  # part of the key of a compiled statement

@@ -1,4 +1,4 @@
-"""The pages, their blocks, and a reader who pastes one after the other into a terminal and into Python."""
+"""Run the code blocks of documentation pages."""
 
 import os
 import re
@@ -27,10 +27,10 @@ PAGES = [
     )
 ]
 
-PATIENCE = 300  # seconds that a block may take
+TIMEOUT_SECONDS = 300  # seconds that a block may take
 _FENCE = re.compile(r" *(`{3,}|~{3,}) *(\S*)")
-# What goes on until it is stopped: for a terminal of its own.
-_STAYS = re.compile(r"(?:\w+=\S+ )*penstock (serve|worker)\b(?!.*--once)(?!.*&$)")
+# Commands that run until they are stopped.
+_SERVICE_COMMAND = re.compile(r"(?:\w+=\S+ )*penstock (serve|worker)\b(?!.*--once)(?!.*&$)")
 _READY = {
     "serve": re.compile(r"Penstock listens on \S+:(\d+); see \S+ and for Flight on \S+:(\d+)"),
     "worker": re.compile(r'"waiting for runs"'),
@@ -41,12 +41,12 @@ _COMMENT = re.compile(r"\s+#\s.*")
 @dataclass(frozen=True)
 class Block:
     page: str
-    line: int  # where its text begins
+    line: int  # the line of its first text line
     language: str
     text: str
 
     @property
-    def begins(self) -> tuple[str, str]:
+    def key(self) -> tuple[str, str]:
         """Identify the block by its page and its first line."""
         return self.page, " ".join(_COMMENT.sub("", self.text.partition("\n")[0]).split())
 
@@ -59,7 +59,7 @@ def text(page: str) -> str:
 
 
 def blocks(page: str) -> Iterator[Block]:
-    """Yield the code blocks of a page: fenced, or indented by four blanks."""
+    """Yield the code blocks of a page: fenced, or indented by four spaces."""
     lines, n = text(page).splitlines(), 0
     while n < len(lines):
         begin = n
@@ -73,19 +73,20 @@ def blocks(page: str) -> Iterator[Block]:
         n += 1
 
 
-class Reader:
-    """Pastes blocks as they are, in their order. What a page calls otherwise than it is called here is in `instead`.
+class PageRunner:
+    """Run the blocks of a page in their order, in one shell and one Python namespace.
 
-    A server is left running, on ports that are free, until the next one is started or the reader goes.
+    `replacements` maps texts of the page to the values of the test. A server runs on free ports until the next server
+    starts or `stop_services` is called.
     """
 
-    def __init__(self, folder: Path, notes: Path, env: Mapping[str, str], *, spark_here: bool = False) -> None:
-        self.folder, self._notes, self._spark_here = folder, notes, spark_here
-        self.instead: dict[str, str] = {}  # what stands on the page, and what stands for it
-        self.names: dict[str, Any] = {}  # of Python
-        self.python_output = ""  # by Python, and by what ran in this process
-        self._left: dict[int, str] = {}  # what goes on
-        self._pasted = 0
+    def __init__(self, folder: Path, notes: Path, env: Mapping[str, str], *, has_spark: bool = False) -> None:
+        self.folder, self._notes, self._has_spark = folder, notes, has_spark
+        self.replacements: dict[str, str] = {}  # text of the page → value of the test
+        self.names: dict[str, Any] = {}  # variables of the Python blocks
+        self.python_output = ""  # output of Python blocks, and of commands that ran in this process
+        self._services: dict[int, str] = {}  # role by number
+        self._script_no = 0
         with (notes / "out").open("wb") as out, (notes / "err").open("wb") as err:
             self._shell = subprocess.Popen(
                 ["sh", "-e"],
@@ -112,112 +113,110 @@ class Reader:
         return dict(pair.split("=", 1) for pair in (self._notes / "env").read_text().split("\0") if pair)
 
     def sh(self, block: Block) -> None:
-        before: list[str] = []
-        for line in self._meant(block).splitlines():
+        lines: list[str] = []
+        for line in self._replaced(block).splitlines():
             command = _COMMENT.sub("", line).rstrip()
-            here = self._spark_here and command.startswith("penstock run ")
-            if not here and not _STAYS.match(command):
-                before.append(line)
+            in_process = self._has_spark and command.startswith("penstock run ")
+            if not in_process and not _SERVICE_COMMAND.match(command):
+                lines.append(line)
                 continue
-            self._run("\n".join(before))
-            before.clear()
-            if here:
+            self._run("\n".join(lines))
+            lines.clear()
+            if in_process:
                 self._run_here(command)
             else:
-                self._leave(command)
-        self._run("\n".join(before))
+                self._start_service(command)
+        self._run("\n".join(lines))
 
     def python(self, block: Block) -> None:
-        location = "\n" * (block.line - 1)  # so that a traceback tells the line of the page
-        with redirect_stdout(StringIO()) as message:
-            exec(compile(location + self._meant(block), str(ROOT / block.page), "exec"), self.names)
-        self.python_output += message.getvalue()
+        location = "\n" * (block.line - 1)  # so that a traceback shows the line of the page
+        with redirect_stdout(StringIO()) as output:
+            exec(compile(location + self._replaced(block), str(ROOT / block.page), "exec"), self.names)
+        self.python_output += output.getvalue()
 
-    def go(self) -> None:
-        """End what is left running, in order; it must have gone on until now, and end well."""
-        for number in list(self._left):
-            self._end(number)
+    def stop_services(self) -> None:
+        """Stop the services in order; each must still run, and exit without an error."""
+        for service_no in list(self._services):
+            self._end(service_no)
 
     def close(self) -> None:
         with suppress(ProcessLookupError):
             os.killpg(self._shell.pid, signal.SIGKILL)
         self._shell.communicate()
 
-    def _meant(self, block: Block) -> str:
-        message = block.text
-        for printed, real in self.instead.items():
-            message = message.replace(printed, real)
-        return message
+    def _replaced(self, block: Block) -> str:
+        text = block.text
+        for printed, replacement in self.replacements.items():
+            text = text.replace(printed, replacement)
+        return text
 
     def _run(self, script: str) -> None:
         """Run the block in the shell of the page, which ends if a command fails."""
         if not script.strip():
             return
-        self._pasted += 1
-        file, done = self._notes / f"{self._pasted}.sh", self._notes / f"{self._pasted}.done"
+        self._script_no += 1
+        file, done = self._notes / f"{self._script_no}.sh", self._notes / f"{self._script_no}.done"
         file.write_text(script + "\n")
         assert self._shell.stdin
         self._shell.stdin.write(f". {file} < /dev/null\n: > {done}\n".encode())
         self._shell.stdin.flush()
-        _wait(lambda: done.exists() or self._shell.poll() is not None, lambda: f"this takes too long:\n{script}")
-        assert done.exists(), f"{script}\n--- said:\n{self.out[-2000:]}\n{self.err[-4000:]}"
+        _wait(lambda: done.exists() or self._shell.poll() is not None, lambda: f"timeout:\n{script}")
+        assert done.exists(), f"{script}\n--- output:\n{self.out[-2000:]}\n{self.err[-4000:]}"
 
     def _run_here(self, command: str) -> None:
         """Run the block in this process, which has a Spark session."""
-        response = BytesIO()
-        with patch.dict(os.environ, self.env), redirect_stdout(TextIOWrapper(response, "utf-8", write_through=True)):
+        output = BytesIO()
+        with patch.dict(os.environ, self.env), redirect_stdout(TextIOWrapper(output, "utf-8", write_through=True)):
             code = _exit(shlex.split(command)[1:])
-            self.python_output += response.getvalue().decode()
-        assert code == 0, f"{command}\n--- said:\n{self.python_output[-2000:]}"
+            self.python_output += output.getvalue().decode()
+        assert code == 0, f"{command}\n--- output:\n{self.python_output[-2000:]}"
 
-    def _leave(self, command: str) -> None:
-        role = _STAYS.match(command)[1]  # type: ignore[index]
+    def _start_service(self, command: str) -> None:
+        role = _SERVICE_COMMAND.match(command)[1]  # type: ignore[index]
         if role == "serve":
-            for number in [number for number, before in self._left.items() if before == "serve"]:
-                self._end(number)  # its ports are wanted
+            for service_no in [service_no for service_no, name in self._services.items() if name == "serve"]:
+                self._end(service_no)  # the next server uses its ports
             command += " --http-port 0 --flight-port 0"
-        number = len(list(self._notes.glob("left-*")))
-        log, pid = self._notes / f"left-{number}", self._notes / f"pid-{number}"
-        self._run(f"{command} > {log} 2>&1 &\nLEFT_{number}=$!\necho $LEFT_{number} > {pid}")
-        self._left[number] = role
+        service_no = len(list(self._notes.glob("service-*")))
+        log, pid = self._notes / f"service-{service_no}", self._notes / f"pid-{service_no}"
+        self._run(f"{command} > {log} 2>&1 &\nSERVICE_{service_no}=$!\necho $SERVICE_{service_no} > {pid}")
+        self._services[service_no] = role
         process = Path("/proc", pid.read_text().strip(), "stat")
 
         def ready() -> re.Match[str] | None:
-            message = log.read_text() if log.exists() else ""
-            assert process.read_text().rpartition(")")[2].split()[0] != "Z", (
-                f"{command}\n--- ended, and said:\n{message}"
-            )
-            return _READY[role].search(message)
+            output = log.read_text() if log.exists() else ""
+            assert process.read_text().rpartition(")")[2].split()[0] != "Z", f"{command}\n--- ended, output:\n{output}"
+            return _READY[role].search(output)
 
-        _wait(ready, lambda: f"this takes too long:\n{command}\n--- said:\n{log.read_text()[-4000:]}")
-        if role == "serve" and (response := ready()):
-            self.instead |= {":8080": f":{response[1]}", ":8815": f":{response[2]}"}
+        _wait(ready, lambda: f"timeout:\n{command}\n--- output:\n{log.read_text()[-4000:]}")
+        if role == "serve" and (ports := ready()):
+            self.replacements |= {":8080": f":{ports[1]}", ":8815": f":{ports[2]}"}
 
-    def _end(self, number: int) -> None:
-        del self._left[number]
-        self._run(f"kill $LEFT_{number}\nwait $LEFT_{number}")
+    def _end(self, service_no: int) -> None:
+        del self._services[service_no]
+        self._run(f"kill $SERVICE_{service_no}\nwait $SERVICE_{service_no}")
 
 
 @contextmanager
-def reading(folder: Path, notes: Path, env: Mapping[str, str], *, spark_here: bool = False) -> Iterator[Reader]:
-    reader = Reader(folder, notes, env, spark_here=spark_here)
+def run_page(folder: Path, notes: Path, env: Mapping[str, str], *, has_spark: bool = False) -> Iterator[PageRunner]:
+    runner = PageRunner(folder, notes, env, has_spark=has_spark)
     try:
-        yield reader
-        reader.go()
+        yield runner
+        runner.stop_services()
     finally:
-        reader.close()
+        runner.close()
 
 
-def _exit(words: list[str]) -> int:
+def _exit(arguments: list[str]) -> int:
     try:
-        main(words)
+        main(arguments)
     except SystemExit as end:
         return int(end.code or 0)
     return 0
 
 
-def _wait(done: Any, otherwise: Any) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not done():
-        assert time.monotonic() < deadline, otherwise()
+def _wait(condition: Any, message: Any) -> None:
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, message()
         time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""Mark tests by what they start, so that `-m` can leave it out: spark, cluster, postgres, browser, container, slow.
+"""Mark tests by the services that they start, so that `-m` can exclude them: spark, cluster, postgres, browser, container, slow.
 
 The marker `soak` selects the tests that do more in `make soak`.
 """
@@ -46,7 +46,7 @@ _SLOW_TESTS = {
     ),
     "cli/test_schema": ("test_schema_infer_from_dataset_and_sql",),
     "deployment/test_server_processes": (
-        "test_dead_process_is_started_again_and_others_go_on", "test_page_is_served_by_one_process_on_its_own_port",
+        "test_dead_process_is_restarted_and_other_processes_continue", "test_page_is_served_by_one_process_on_its_own_port",
         "test_processes_share_ports_metrics_and_workspace", "test_processes_stop_when_the_supervisor_is_killed",
         "test_query_is_listed_and_cancelled_through_any_process",
     ),

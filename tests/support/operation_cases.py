@@ -1,6 +1,6 @@
 """Operations as plain values with their responses and resulting rows: the same through every entry point.
 
-Where a case names a dataset (`{"dataset_id": "budgets"}`), a door puts its id. Times are left out of answers.
+A case names its datasets (`{"dataset_id": "budgets"}`); each entry point replaces dataset names by ids. Responses have no times.
 """
 
 from dataclasses import dataclass
@@ -47,38 +47,38 @@ DATASETS: dict[str, pa.Table] = {
             "budget_id": pa.array([100, 101], pa.int64()),
             **{name: pa.nulls(2, _BUDGET.field(name).type) for name in _BUDGET.names[1:-1]},
             "amount": [1.0, 2.0],
-            **{name: pa.nulls(2, kind) for name, kind in _COMPUTED},
+            **{name: pa.nulls(2, data_type) for name, data_type in _COMPUTED},
         }
     ),
     "budgets": pa.table([list(column) for column in zip(*_BUDGETS, strict=True)], schema=_BUDGET),
     "narrow": pa.table([["4000"], [1.0], ["first"]], schema=_NARROW),
     "notes": pa.table([["4100", "4200"], [7.0, 8.0], ["a", "b"]], schema=_NARROW),
     "extras": pa.table({"account_code": ["4000"], "amount": [1.0], "budget_type": ["x"], "fiscal_year": [2026]}),
-    "keyless": pa.table({"account_code": pa.array([None, "4000"], _text), "amount": [5.0, 6.0]}),
-    "doubled": pa.table({"account_code": ["4000", "4000"], "amount": [5.0, 6.0]}),
+    "null_key": pa.table({"account_code": pa.array([None, "4000"], _text), "amount": [5.0, 6.0]}),
+    "duplicate_keys": pa.table({"account_code": ["4000", "4000"], "amount": [5.0, 6.0]}),
     "words": pa.table({"account_code": ["4000"], "amount": ["much"]}),
 }
-VERSIONS = {"budgets": 3}  # those that have more than one: rows come in the first, then the same again and again
+VERSIONS = {"budgets": 3}  # datasets with several versions; each version appends the same rows again
 
 
 @dataclass(frozen=True)
-class Case:
+class OperationCase:
     name: str
     working: str
     operation: dict[str, Any]
-    answer: dict[str, Any]  # the response, without times
-    rows: list[dict[str, Any]] | None = None  # the rows that came, NULLs left out; None: nothing has changed
+    response: dict[str, Any]  # the response, without times
+    rows: list[dict[str, Any]] | None = None  # the added rows without NULLs; None: no row has changed
     status: int = 200  # over HTTP
 
 
-def _append(order: int, source: str, version: int | None = None, **more: Any) -> dict[str, Any]:
+def _append(order: int, source: str, version: int | None = None, **options: Any) -> dict[str, Any]:
     ref = {"dataset_id": source} | ({} if version is None else {"dataset_version": version})
-    alias = {"alias": more.pop("alias")} if "alias" in more else {}
-    return {"type": "append", "order": order, **alias, "parameters": {"source": ref, **more}}
+    alias = {"alias": options.pop("alias")} if "alias" in options else {}
+    return {"type": "append", "order": order, **alias, "parameters": {"source": ref, **options}}
 
 
-def _merge(order: int, source: str, keys: Any, strategy: str, **more: Any) -> dict[str, Any]:
-    parameters = {"source": {"dataset_id": source}, "key_columns": keys, "strategy": strategy, **more}
+def _merge(order: int, source: str, keys: Any, strategy: str, **options: Any) -> dict[str, Any]:
+    parameters = {"source": {"dataset_id": source}, "key_columns": keys, "strategy": strategy, **options}
     return {"type": "merge", "order": order, "parameters": parameters}
 
 
@@ -111,31 +111,31 @@ def _error(code: str, message: str, **details: Any) -> dict[str, Any]:
 
 
 def _aggregation(group_by: list[str], **outputs: str) -> dict[str, Any]:
-    listed = [{"column": column, "expression": expression} for column, expression in outputs.items()]
-    return {"group_by": group_by, "aggregations": listed}
+    aggregations = [{"column": column, "expression": expression} for column, expression in outputs.items()]
+    return {"group_by": group_by, "aggregations": aggregations}
 
 
-def _rows(*numbers: int) -> list[dict[str, Any]]:
-    named = [dict(zip(_BUDGET.names, _BUDGETS[number - 1], strict=True)) for number in numbers]
-    return [{name: value for name, value in row.items() if value is not None} for row in named]
+def _rows(*indexes: int) -> list[dict[str, Any]]:
+    rows = [dict(zip(_BUDGET.names, _BUDGETS[number - 1], strict=True)) for number in indexes]
+    return [{name: value for name, value in row.items() if value is not None} for row in rows]
 
 
 APPENDS = [
-    Case(
+    OperationCase(
         "TS-01 all rows of the source are appended",
         "transactions",
         _append(1, "budgets", 1),
         _appended(1, "budgets", 5, 2),
         _rows(1, 2, 3, 4, 5),
     ),
-    Case(
-        "TS-06 only rows that the selector keeps are appended",
+    OperationCase(
+        "TS-06 only rows that match the selector are appended",
         "transactions",
         _append(2, "budgets", 1, alias="append_original_budgets", source_selector="budget_type = 'original'"),
         {**_appended(2, "budgets", 3, 2, filtered=True), "alias": "append_original_budgets"},
         _rows(1, 3, 4),
     ),
-    Case(
+    OperationCase(
         "TS-13 groups of a pinned version are appended, and NULL is a group",
         "transactions",
         _append(
@@ -153,7 +153,7 @@ APPENDS = [
             {"account_code": "4100", "total_budget": 18_000.0, "budget_count": 2},
         ],
     ),
-    Case(
+    OperationCase(
         "TS-15 rows are filtered before they are grouped",
         "transactions",
         _append(
@@ -178,36 +178,36 @@ APPENDS = [
             }
         ],
     ),
-    Case(
-        "no row survives, and that is a success",
+    OperationCase(
+        "an append without matching rows succeeds",
         "transactions",
         _append(0, "budgets", source_selector="amount < 0"),
         _appended(0, "budgets", 0, 2, filtered=True),
         [],
     ),
-    Case(
-        "a dataset can be appended to itself, as it is stored",
+    OperationCase(
+        "a dataset is appended to itself",
         "narrow",
         _append(0, "narrow"),
         _appended(0, "narrow", 1, 1),
         [{"account_code": "4000", "amount": 1.0, "description": "first"}],
     ),
-    Case(
+    OperationCase(
         "an unknown source",
         "transactions",
         _append(2, UNKNOWN),
         _error("APPEND_001", "Dataset not found", dataset_id=UNKNOWN, operation_order=2),
         status=404,
     ),
-    Case(
+    OperationCase(
         "an unknown source, with a version",
         "transactions",
         _append(2, UNKNOWN, 5),
         _error("APPEND_001", "Dataset not found", dataset_id=UNKNOWN, operation_order=2),
         status=404,
     ),
-    Case(
-        "a version that is not there",
+    OperationCase(
+        "an unknown version",
         "transactions",
         _append(2, "budgets", 5),
         _error(
@@ -220,8 +220,8 @@ APPENDS = [
         ),
         status=404,
     ),
-    Case(
-        "columns that the working dataset lacks",
+    OperationCase(
+        "columns that are not in the working dataset",
         "narrow",
         _append(0, "extras"),
         _error(
@@ -233,8 +233,8 @@ APPENDS = [
         ),
         status=400,
     ),
-    Case(
-        "extra columns are refused even if no row survives",
+    OperationCase(
+        "extra columns are rejected even if no row matches",
         "narrow",
         _append(0, "extras", source_selector="amount < 0"),
         _error(
@@ -246,8 +246,8 @@ APPENDS = [
         ),
         status=400,
     ),
-    Case(
-        "a selector that cannot be read",
+    OperationCase(
+        "an invalid selector",
         "transactions",
         _append(1, "budgets", source_selector="invalid syntax here"),
         _error(
@@ -259,8 +259,8 @@ APPENDS = [
         ),
         status=400,
     ),
-    Case(
-        "a function that is none of ours",
+    OperationCase(
+        "an unsupported function",
         "transactions",
         _append(1, "budgets", aggregation=_aggregation(["account_code"], total_budget="MEDIAN(amount)")),
         _error(
@@ -272,8 +272,8 @@ APPENDS = [
         ),
         status=400,
     ),
-    Case(
-        "a column to group by that the source lacks",
+    OperationCase(
+        "a grouping column that is not in the source",
         "narrow",
         _append(1, "notes", aggregation=_aggregation(["nonexistent_column"], amount="SUM(amount)")),
         _error(
@@ -286,8 +286,8 @@ APPENDS = [
         ),
         status=400,
     ),
-    Case(
-        "a column in the selector that the source lacks",
+    OperationCase(
+        "a selector column that is not in the source",
         "narrow",
         _append(1, "notes", source_selector="nonexistent_column = 1"),
         _error(
@@ -300,8 +300,8 @@ APPENDS = [
         ),
         status=400,
     ),
-    Case(
-        "types that do not widen",
+    OperationCase(
+        "incompatible types",
         "narrow",
         _append(0, "words"),
         _error(
@@ -315,8 +315,8 @@ APPENDS = [
         ),
         status=400,
     ),
-    Case(
-        "a member that is no parameter",
+    OperationCase(
+        "an unknown parameter",
         "narrow",
         _append(0, "notes", limit=5),
         _error(
@@ -331,31 +331,31 @@ APPENDS = [
 ]
 
 MERGES = [
-    Case(
-        "an upsert counts what it inserted and updated",
+    OperationCase(
+        "an upsert counts inserted and updated rows",
         "narrow",
         _merge(0, "notes", ["account_code"], "upsert", source_selector="amount < 8"),
         _merged(0, "notes", 1, 1, 0, 0, filtered=True),
         [{"account_code": "4100", "amount": 7.0, "description": "a"}],
     ),
-    Case(
-        "deduplicate takes the highest",
+    OperationCase(
+        "deduplicate keeps the highest row",
         "narrow",
-        _merge(0, "doubled", "account_code", "deduplicate", dedup_order_by=["amount"]),
-        _merged(0, "doubled", 1, 0, 1, 0, filtered=False),
+        _merge(0, "duplicate_keys", "account_code", "deduplicate", dedup_order_by=["amount"]),
+        _merged(0, "duplicate_keys", 1, 0, 1, 0, filtered=False),
         [{"account_code": "4000", "amount": 6.0, "description": "first"}],
     ),
-    Case(
+    OperationCase(
         "a merge of an unknown source",
         "narrow",
         _merge(3, UNKNOWN, "account_code", "upsert"),
         _error("MERGE_001", "Dataset not found", dataset_id=UNKNOWN, operation_order=3),
         status=404,
     ),
-    Case(
+    OperationCase(
         "NULL in a key",
         "narrow",
-        _merge(0, "keyless", "account_code", "upsert"),
+        _merge(0, "null_key", "account_code", "upsert"),
         _error(
             "MERGE_005",
             "Key columns contain NULL",
@@ -366,10 +366,10 @@ MERGES = [
         ),
         status=400,
     ),
-    Case(
+    OperationCase(
         "a duplicate key",
         "narrow",
-        _merge(0, "doubled", "account_code", "upsert"),
+        _merge(0, "duplicate_keys", "account_code", "upsert"),
         _error(
             "MERGE_006",
             "Source rows contain duplicate keys",
@@ -380,8 +380,8 @@ MERGES = [
         ),
         status=400,
     ),
-    Case(
-        "a selector of a merge that cannot be read",
+    OperationCase(
+        "an invalid selector of a merge",
         "narrow",
         _merge(0, "notes", "account_code", "upsert", source_selector="   "),
         _error(
@@ -397,22 +397,22 @@ MERGES = [
 CASES = [*APPENDS, *MERGES]
 
 
-def made(lake: Lake) -> dict[str, Dataset]:
-    """The datasets of the cases."""
-    there = {name: lake.create(f"demo.{name}", table) for name, table in DATASETS.items()}
+def create_datasets(lake: Lake) -> dict[str, Dataset]:
+    """Create the datasets of the cases."""
+    datasets = {name: lake.create(f"demo.{name}", table) for name, table in DATASETS.items()}
     for name, versions in VERSIONS.items():
         for _ in range(versions - 1):
-            there[name].append(DATASETS[name])
-    return there
+            datasets[name].append(DATASETS[name])
+    return datasets
 
 
-def twice(ds: Dataset) -> dict[str, Any]:
-    """A pipeline that appends a dataset to itself."""
+def self_append_pipeline(ds: Dataset) -> dict[str, Any]:
+    """Return a pipeline that appends a dataset to itself."""
     operation = {"type": "append", "parameters": {"source": {"dataset_id": str(ds.id)}}}
     return {"name": "twice", "working": {"dataset_id": str(ds.id)}, "operations": [operation]}
 
 
-def build_operation(case: Case, ids: dict[str, str]) -> dict[str, Any]:
+def build_operation(case: OperationCase, ids: dict[str, str]) -> dict[str, Any]:
     """Return the operation with dataset ids instead of names."""
     parameters = case.operation["parameters"]
     source = parameters["source"]
@@ -420,33 +420,33 @@ def build_operation(case: Case, ids: dict[str, str]) -> dict[str, Any]:
     return {**case.operation, "parameters": {**parameters, "source": ref}}
 
 
-def normalize_response(answer: dict[str, Any], ids: dict[str, str]) -> dict[str, Any]:
+def normalize_response(response: dict[str, Any], ids: dict[str, str]) -> dict[str, Any]:
     """Return a response in the form of the cases: names instead of ids, without times."""
     names = {id: name for name, id in ids.items()}
-    if "error" in answer:
-        details = {key: names.get(value, value) if _is_id(value) else value for key, value in details_of(answer)}
-        return {"error": {**answer["error"], "details": details}}
-    result = {**answer["result"], "source_dataset_id": names.get(answer["result"]["source_dataset_id"])}
+    if "error" in response:
+        details = {key: names.get(value, value) if _is_id(value) else value for key, value in details_of(response)}
+        return {"error": {**response["error"], "details": details}}
+    result = {**response["result"], "source_dataset_id": names.get(response["result"]["source_dataset_id"])}
     milliseconds = result.pop("execution_time_ms")
     assert isinstance(milliseconds, int)
     assert milliseconds >= 0
-    return {**answer, "result": result}
+    return {**response, "result": result}
 
 
-def details_of(answer: dict[str, Any]) -> Any:
-    return answer["error"]["details"].items()
+def details_of(response: dict[str, Any]) -> Any:
+    return response["error"]["details"].items()
 
 
-def came(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def added_rows(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the added rows without their NULLs, with duplicates."""
-    left = [tuple(row.items()) for row in before]
-    fresh = []
+    unmatched = [tuple(row.items()) for row in before]
+    added = []
     for row in after:
-        if (it := tuple(row.items())) in left:
-            left.remove(it)
+        if (values := tuple(row.items())) in unmatched:
+            unmatched.remove(values)
         else:
-            fresh.append({name: value for name, value in row.items() if value is not None})
-    return sorted(fresh, key=str)
+            added.append({name: value for name, value in row.items() if value is not None})
+    return sorted(added, key=str)
 
 
 def _is_id(value: Any) -> bool:

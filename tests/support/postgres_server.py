@@ -1,4 +1,4 @@
-"""A real PostgreSQL of the tests' own: started on a free loopback port, gone when they end."""
+"""A PostgreSQL server for the tests on a free port."""
 
 import os
 import pwd
@@ -15,16 +15,16 @@ from pathlib import Path
 
 def binaries() -> Path | None:
     """Return the folder of the PostgreSQL programs, or None if it is not installed."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda p: int(p.parts[-3].split(".")[0]))
-    if found:
-        return found[-1].parent
+    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda p: int(p.parts[-3].split(".")[0]))
+    if programs:
+        return programs[-1].parent
     on_path = shutil.which("postgres")
     return Path(on_path).resolve().parent if on_path else None
 
 
 @contextmanager
 def server() -> Iterator[str]:
-    """The URL of an empty database, as its owner."""
+    """Start a server, and yield the URL of an empty database with its owner as the user."""
     programs = binaries()
     assert programs is not None
     with tempfile.TemporaryDirectory(prefix="penstock-pg-") as folder:
@@ -52,7 +52,7 @@ def server() -> Iterator[str]:
 
 
 def _unprivileged() -> pwd.struct_passwd | None:
-    """PostgreSQL refuses to run as root."""
+    """Return a user for the server, because PostgreSQL does not run as root; None: the current user."""
     if os.getuid() != 0:
         return None
     for name in ("postgres", "nobody"):

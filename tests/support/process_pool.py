@@ -1,4 +1,4 @@
-"""Processes that start at once: forked from one that has loaded what they need, and has done nothing with it."""
+"""Start test processes quickly from a fork server."""
 
 import importlib
 import os
@@ -12,21 +12,21 @@ from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from unittest.mock import patch
 
-LOADED = ["support.process_scripts", "faults.directory_merges"]
-# A process with threads cannot fork safely; these are of libraries that start theirs when they are loaded.
-ALONE = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+PRELOADED_MODULES = ["support.process_scripts", "faults.directory_merges"]
+# Threads of these libraries would make fork unsafe.
+SINGLE_THREAD_ENV = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 
 
 class ChildProcess:
-    """Runs `main` of a module with one argument. It is what a `subprocess.Popen` with pipes is, as far as tests go."""
+    """Run `main` of a module with one argument, with the interface of `Popen`."""
 
     def __init__(self, module: str, argument: str) -> None:
         context = _context()
-        (message, out), (cried, err) = (context.Pipe(duplex=False) for _ in range(2))
+        (output_pipe, out), (error_pipe, err) = (context.Pipe(duplex=False) for _ in range(2))
         self._process = context.Process(target=_run, args=(out, err, module, argument))
-        with message, out, cried, err:
+        with output_pipe, out, error_pipe, err:
             self._process.start()
-            self.stdout, self.stderr = (os.fdopen(os.dup(end.fileno())) for end in (message, cried))
+            self.stdout, self.stderr = (os.fdopen(os.dup(end.fileno())) for end in (output_pipe, error_pipe))
 
     @property
     def returncode(self) -> int | None:
@@ -49,8 +49,8 @@ class ChildProcess:
 @cache
 def _context() -> ForkServerContext:
     context = get_context("forkserver")
-    context.set_forkserver_preload(LOADED)
-    with patch.dict(os.environ, {"PYTHONPATH": str(Path(__file__).parents[1]), **ALONE}):
+    context.set_forkserver_preload(PRELOADED_MODULES)
+    with patch.dict(os.environ, {"PYTHONPATH": str(Path(__file__).parents[1]), **SINGLE_THREAD_ENV}):
         forkserver.ensure_running()
     return context
 

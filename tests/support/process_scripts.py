@@ -23,7 +23,7 @@ SMALL_FILES = FileSizing(file_bytes=4_000, group_rows=20)  # a compaction of few
 def main() -> None:
     location, script, args = json.loads(sys.argv[1])
     with WorkspaceFixture(**location).open() as lake:
-        lake.datasets()  # all is loaded and connected before the race begins
+        lake.datasets()  # load modules and connect before the race begins
         print("ready", flush=True)
         deadline = time.monotonic() + 60
         while not Path(location["folder"], "go").exists():
@@ -33,24 +33,24 @@ def main() -> None:
         print(json.dumps(globals()[script](lake, *args)), flush=True)
 
 
-def overwrite_at(lake: Lake, dataset: str, base: int, who: int) -> str:
+def overwrite_at(lake: Lake, dataset: str, base: int, writer: int) -> str:
     """Overwrite the dataset at a base version; return 'won' or the reason of the conflict."""
     try:
-        lake.dataset(dataset).overwrite({"id": [who], "word": ["won"]}, expect=base)
-    except Conflict as caught:
-        return caught.reason
+        lake.dataset(dataset).overwrite({"id": [writer], "word": ["won"]}, expect=base)
+    except Conflict as error:
+        return error.reason
     return "won"
 
 
 def add_one(lake: Lake, dataset: str, times: int) -> int:
-    """Read a number, write it back plus one; on a conflict, again. The answer is how many conflicts there were."""
+    """Increment a stored number, and retry after each conflict. Return the number of conflicts."""
     ds, conflicts = lake.dataset(dataset), 0
     for _ in range(times):
         while True:
-            now = ds.current()
-            (row,) = now.to_arrow().to_pylist()
+            snapshot = ds.current()
+            (row,) = snapshot.to_arrow().to_pylist()
             try:
-                ds.overwrite({"id": [row["id"] + 1], "word": ["counted"]}, expect=now.version)
+                ds.overwrite({"id": [row["id"] + 1], "word": ["counted"]}, expect=snapshot.version)
                 break
             except Conflict:
                 conflicts += 1
@@ -74,43 +74,43 @@ def update_rows(lake: Lake, dataset: str, ids: list[int]) -> int:
 
 
 def append_rows(lake: Lake, dataset: str, first: int, times: int) -> list[int]:
-    """Append one row at a time; the answer is the versions that were acknowledged."""
+    """Append one row at a time; return the acknowledged versions."""
     ds = lake.dataset(dataset)
     return [ds.append({"id": [first + i], "word": ["appended"]}).version for i in range(times)]
 
 
-def move_money(lake: Lake, one: str, other: str, times: int) -> int:
-    """Write to two datasets at once, again and again; the answer is how often it was refused."""
-    refused = 0
+def move_money(lake: Lake, first: str, second: str, times: int) -> int:
+    """Write to two datasets in each transaction; return the number of conflicts."""
+    conflicts = 0
     for i in range(times):
         try:
             with lake.transaction() as tx:
-                tx.append(one, {"id": [-i], "word": ["out"]})
-                tx.append(other, {"id": [i], "word": ["in"]})
+                tx.append(first, {"id": [-i], "word": ["out"]})
+                tx.append(second, {"id": [i], "word": ["in"]})
         except Conflict:
-            refused += 1
-    return refused
+            conflicts += 1
+    return conflicts
 
 
-def merge_keys(lake: Lake, dataset: str, keys: list[int], who: int, engine: str) -> str:
-    """Merge rows of the same keys as others do at the same time."""
+def merge_keys(lake: Lake, dataset: str, keys: list[int], writer: int, engine: str) -> str:
+    """Merge rows of the same keys concurrently with other processes."""
     try:
-        lake.dataset(dataset).merge({"id": keys, "word": [f"by {who}"] * len(keys)}, "id", engine=engine)
-    except Conflict as caught:
-        return caught.reason
+        lake.dataset(dataset).merge({"id": keys, "word": [f"by {writer}"] * len(keys)}, "id", engine=engine)
+    except Conflict as error:
+        return error.reason
     return "merged"
 
 
-def killed(lake: Lake, kind: str, step: str) -> str:
+def kill_at_step(lake: Lake, write_name: str, step: str) -> str:
     """Kill this process at a step of a write."""
     from faults.write_cases import WRITES
 
     with failpoints.armed(step, lambda: os.kill(os.getpid(), signal.SIGKILL)):
-        WRITES[kind].run(lake)
+        WRITES[write_name].run(lake)
     return "alive"
 
 
-def compact_killed(lake: Lake, dataset: str, step: str, number: int) -> str:
+def kill_compaction_at_step(lake: Lake, dataset: str, step: str, number: int) -> str:
     """Kill this process when a compaction in small steps reaches a step for the nth time."""
     remaining = [number]
 
@@ -125,46 +125,46 @@ def compact_killed(lake: Lake, dataset: str, step: str, number: int) -> str:
     return "alive"
 
 
-def killed_together(lake: Lake, dataset: str, step: str) -> str:
-    """Inserts that are committed together; a step of theirs ends this process."""
-    from faults.group_commit_writes import insert_together
+def kill_group_insert(lake: Lake, dataset: str, step: str) -> str:
+    """Kill this process at a step of a group insert."""
+    from faults.group_commit_writes import insert_as_group
 
-    with ExitStack() as armed:
+    with ExitStack() as stack:
         die = failpoints.armed(step, lambda: os.kill(os.getpid(), signal.SIGKILL))
-        insert_together(lake, dataset, lambda: armed.enter_context(die))
+        insert_as_group(lake, dataset, lambda: stack.enter_context(die))
     return "alive"
 
 
 def insert_forever(lake: Lake, dataset: str) -> None:
-    """Insert until this process is ended; print each acknowledged insert."""
+    """Insert until this process is killed; print each acknowledged insert."""
     from faults.group_commit_writes import insert_forever
 
     insert_forever(lake, dataset, lambda n: print(n, flush=True))
 
 
-def run_killed(lake: Lake, dataset: str, step: str) -> str:
+def kill_run_at_step(lake: Lake, dataset: str, step: str) -> str:
     """Kill this process at a step of a pipeline run with the key `once`."""
-    from support.operation_cases import twice
+    from support.operation_cases import self_append_pipeline
 
     with failpoints.armed(step, lambda: os.kill(os.getpid(), signal.SIGKILL)):
-        lake.pipeline(twice(lake.dataset(dataset))).run(idempotency_key="once")
+        lake.pipeline(self_append_pipeline(lake.dataset(dataset))).run(idempotency_key="once")
     return "alive"
 
 
-def ask_killed(lake: Lake, definition: dict[str, Any]) -> None:
-    """Put a run into the queue, tell its id, and end this process."""
+def submit_run_and_die(lake: Lake, definition: dict[str, Any]) -> None:
+    """Queue a run, print its id, and kill this process."""
     from penstock.core.pipeline import definition as pipeline_definition
     from penstock.service.pipelines.run_worker import RunWorker
 
-    ticket = RunWorker(lake._workspace, takes_queued_runs=False).submit(
+    handle = RunWorker(lake._workspace, takes_queued_runs=False).submit(
         lake.caller, pipeline_definition.parse_pipeline(definition)
     )
-    print(ticket.run.id, flush=True)
+    print(handle.run.id, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def work_killed(lake: Lake, step: str) -> None:
-    """Take runs; a step of the first one ends this process."""
+def kill_worker_at_step(lake: Lake, step: str) -> None:
+    """Kill this process at a step of the first claimed run."""
     from penstock.service.pipelines.run_worker import RunWorker
 
     with failpoints.armed(step, lambda: os.kill(os.getpid(), signal.SIGKILL)):
@@ -172,8 +172,8 @@ def work_killed(lake: Lake, step: str) -> None:
         time.sleep(60)
 
 
-def work(lake: Lake) -> int:
-    """Take what waits; the answer is how many runs ended here."""
+def execute_queued_runs(lake: Lake) -> int:
+    """Execute queued runs; return the number of ended runs."""
     from penstock.service.pipelines.run_worker import RunLimits, RunWorker
 
     ended = list[str]()
@@ -186,8 +186,8 @@ def work(lake: Lake) -> int:
     return len(ended)
 
 
-def transact_killed(lake: Lake, names: list[str], step: str) -> str:
-    """A client's transaction whose owner ends at a step of the commit; "" is before it."""
+def kill_transaction_at_step(lake: Lake, names: list[str], step: str) -> str:
+    """Kill the owner of a client's transaction at a step of the commit; "" is before the commit."""
     from penstock.service.transactions.client import ClientTransactions
 
     transactions = ClientTransactions(lake._workspace)
@@ -202,8 +202,8 @@ def transact_killed(lake: Lake, names: list[str], step: str) -> str:
     return "alive"
 
 
-def operate_killed(lake: Lake, transaction: str, name: str) -> None:
-    """Run an operation of another process's transaction that ends this process."""
+def kill_operation(lake: Lake, transaction: str, name: str) -> None:
+    """Kill this process during an operation of another process's transaction."""
     from penstock.service.transactions.client import ClientTransactions
 
     with ClientTransactions(lake._workspace).operation(lake.caller, UUID(transaction)) as operation:

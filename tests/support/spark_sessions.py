@@ -1,4 +1,4 @@
-"""A real Spark of the tests' own: one session for the whole run, and a cluster of two workers on loopback."""
+"""Spark sessions and a local cluster for the tests."""
 
 import os
 import re
@@ -45,7 +45,7 @@ def _program(process: int) -> str | None:
 
 @contextmanager
 def session() -> Iterator[Any]:
-    """Two cores, and settings that a merge must not depend on."""
+    """Start a session with two cores, and with settings that a merge must not depend on."""
     spark = penstock_session(
         "local[2]",
         {
@@ -63,7 +63,7 @@ def session() -> Iterator[Any]:
 @dataclass(frozen=True)
 class Cluster:
     master: str  # spark://127.0.0.1:…
-    page: str  # where the master tells of itself
+    url: str  # of the web page of the master
 
     def conf(self) -> dict[str, str]:
         """Return the settings of a driver on loopback."""
@@ -78,39 +78,39 @@ class Cluster:
     def alive(self) -> int:
         """Return the number of workers of the master."""
         try:
-            with urllib.request.urlopen(f"{self.page}/json/", timeout=10) as answer:
-                text = answer.read().decode()
+            with urllib.request.urlopen(f"{self.url}/json/", timeout=10) as response:
+                text = response.read().decode()
         except (urllib.error.URLError, OSError):
             return 0
-        found = re.search(r'"aliveworkers"\s*:\s*(\d+)', text)
-        return int(found[1]) if found else 0
+        match = re.search(r'"aliveworkers"\s*:\s*(\d+)', text)
+        return int(match[1]) if match else 0
 
 
 @contextmanager
 def cluster(workers: int = WORKERS) -> Iterator[Cluster]:
-    """A master and workers with one core each, in processes of their own; ports are those that are free."""
+    """Start a master and workers with one core each, in separate processes on free ports."""
     with tempfile.TemporaryDirectory(prefix="penstock-cluster-", ignore_cleanup_errors=True) as folder:
-        home, running = Path(folder), []
+        root, processes = Path(folder), []
         try:
-            log = home / "master.log"
-            running.append(_started(log, "master.Master", "--host", LOOPBACK, "--port", "0", "--webui-port", "0"))
-            port = _find_in_log(log, r"Starting Spark master at spark://[^:]+:(\d+)", running[0])
-            page = _find_in_log(log, r"MasterWebUI to [^ ]+, and started at http://[^:]+:(\d+)", running[0])
-            it = Cluster(f"spark://{LOOPBACK}:{port}", f"http://{LOOPBACK}:{page}")
+            log = root / "master.log"
+            processes.append(_start(log, "master.Master", "--host", LOOPBACK, "--port", "0", "--webui-port", "0"))
+            port = _find_in_log(log, r"Starting Spark master at spark://[^:]+:(\d+)", processes[0])
+            web_port = _find_in_log(log, r"MasterWebUI to [^ ]+, and started at http://[^:]+:(\d+)", processes[0])
+            result = Cluster(f"spark://{LOOPBACK}:{port}", f"http://{LOOPBACK}:{web_port}")
             for n in range(workers):
-                running.append(
-                    _started(
-                        home / f"worker-{n}.log", "worker.Worker", "--host", LOOPBACK, "--port", "0",
-                        "--webui-port", "0", "--cores", "1", "--memory", "600m", "--work-dir", str(home / f"work-{n}"),
-                        it.master,
+                processes.append(
+                    _start(
+                        root / f"worker-{n}.log", "worker.Worker", "--host", LOOPBACK, "--port", "0",
+                        "--webui-port", "0", "--cores", "1", "--memory", "600m", "--work-dir", str(root / f"work-{n}"),
+                        result.master,
                     )
                 )  # fmt: skip
-            _wait(lambda: it.alive() == workers, "the workers did not register")
-            yield it
+            _wait(lambda: result.alive() == workers, "the workers did not register")
+            yield result
         finally:
-            for process in reversed(running):
+            for process in reversed(processes):
                 process.terminate()
-            for process in reversed(running):
+            for process in reversed(processes):
                 try:
                     process.wait(20)
                 except subprocess.TimeoutExpired:
@@ -118,18 +118,18 @@ def cluster(workers: int = WORKERS) -> Iterator[Cluster]:
                     process.wait()
 
 
-def _started(log: Path, role: str, *args: str) -> subprocess.Popen[bytes]:
+def _start(log: Path, role: str, *args: str) -> subprocess.Popen[bytes]:
     home = Path(pyspark.__file__).parent
     with log.open("wb") as out:
         return subprocess.Popen(
             [home / "bin" / "spark-class", f"org.apache.spark.deploy.{role}", *args],
-            env={**os.environ, **_surroundings(home)},
+            env={**os.environ, **_environment(home)},
             stdout=out,
             stderr=subprocess.STDOUT,
         )
 
 
-def _surroundings(home: Path) -> Mapping[str, str]:
+def _environment(home: Path) -> Mapping[str, str]:
     return {
         "SPARK_HOME": str(home),
         "SPARK_LOCAL_IP": LOOPBACK,
@@ -142,20 +142,20 @@ def _surroundings(home: Path) -> Mapping[str, str]:
 def _find_in_log(log: Path, pattern: str, process: subprocess.Popen[bytes]) -> str:
     """Wait for the pattern in the log of the process and return its match."""
 
-    def found() -> re.Match[str] | None:
+    def find() -> re.Match[str] | None:
         if process.poll() is not None:
             raise RuntimeError(f"Spark's master ended: {log.read_text('utf-8', 'replace')[-2000:]}")
         return re.search(pattern, log.read_text("utf-8", "replace"))
 
-    _wait(found, f"the master did not say {pattern!r}")
-    match = found()
+    _wait(find, f"the log of the master does not contain {pattern!r}")
+    match = find()
     assert match is not None
     return match[1]
 
 
-def _wait(done: Any, otherwise: str, seconds: float = 90) -> None:
+def _wait(condition: Any, message: str, seconds: float = 90) -> None:
     deadline = time.monotonic() + seconds
-    while not done():
+    while not condition():
         if time.monotonic() > deadline:
-            raise RuntimeError(otherwise)
+            raise RuntimeError(message)
         time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""A workspace that several processes of a test can open, and kill."""
+"""A test workspace that several processes can open."""
 
 import json
 import tempfile
@@ -37,7 +37,7 @@ class WorkspaceFixture:
         return location
 
     def settings(self) -> config.Settings:
-        # Nothing here survives a power cut, and nothing here needs to: what is tested is killed processes.
+        # Files are not flushed: tests kill processes, not the machine.
         return config.load_settings(
             {}, workspace=Path(self.folder), database_url=self.url, durable=False, edit_mode=EditMode(self.edit_mode)
         )
@@ -46,31 +46,31 @@ class WorkspaceFixture:
         return penstock.open(settings=self.settings())
 
     def spawn(self, script: str, *args: Any) -> ChildProcess:
-        """Run a function of the module `support.process_scripts` in a process of its own."""
+        """Run a function of the module `support.process_scripts` in a separate process."""
         return ChildProcess("support.process_scripts", json.dumps([asdict(self), script, args]))
 
-    def race(self, script: str, argss: Sequence[Sequence[Any]]) -> list[Any]:
-        """Several processes that start together; their answers, in order."""
-        processes = [self.spawn(script, *args) for args in argss]
+    def race(self, script: str, argument_lists: Sequence[Sequence[Any]]) -> list[Any]:
+        """Start several processes together, and return their results in order."""
+        processes = [self.spawn(script, *args) for args in argument_lists]
         for process in processes:
             assert process.stdout.readline() == "ready\n", process.communicate(timeout=60)
         go = Path(self.folder) / "go"
         go.touch()
         try:
-            return [answer(process) for process in processes]
+            return [result_of(process) for process in processes]
         finally:
             go.unlink()
 
 
 @cache
 def _catalog() -> bytes:
-    """Return the bytes of an empty catalog. Creating it anew takes longer than most tests."""
-    with tempfile.TemporaryDirectory(prefix="penstock-blank-") as folder:
+    """Return the bytes of an empty catalog. Creating a catalog takes longer than most tests."""
+    with tempfile.TemporaryDirectory(prefix="penstock-empty-") as folder:
         penstock.open(create=True, settings=WorkspaceFixture(folder, None).settings()).close()
         return Path(folder, "catalog.db").read_bytes()
 
 
-def answer(process: ChildProcess) -> Any:
+def result_of(process: ChildProcess) -> Any:
     out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     return json.loads(out.splitlines()[-1])

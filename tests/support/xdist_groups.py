@@ -1,6 +1,6 @@
-"""Distribute tests over processes: one runs all that need Spark, one all that need a browser, one all attacks on a server, one all tests of the wheel.
+"""Distribute tests over processes. One process runs all tests of a group: Spark, browser, attacks on a server, wheel.
 
-The groups start first, then each slow test by itself, then the other tests in batches of one module: so all processes end at about the same time. A worker process has collected its tests and can read their fixtures; the scheduling process has only their names. (The groups of pytest-xdist are made for this, but pytest 9.2 leaves them without effect: pytest-xdist, issue 1386.)
+The groups start first, then each slow test separately, then the other tests in batches of one module: so all processes end at about the same time. A worker process has collected its tests and can read their fixtures; the scheduling process has only their names. (The groups of pytest-xdist are made for this, but pytest 9.2 leaves them without effect: pytest-xdist, issue 1386.)
 """
 
 import json
@@ -33,11 +33,11 @@ class GroupScheduler(LoadScopeScheduling):
     def __init__(self, config: pytest.Config, log: Any, groups: Path) -> None:
         config.option.loadscopereorder = False  # `arrange` sorts the tests
         super().__init__(config, log)
-        self._reported = groups
+        self._groups_path = groups
 
     @cached_property
     def _groups(self) -> dict[str, str]:
-        groups: dict[str, str] = json.loads(self._reported.read_bytes())
+        groups: dict[str, str] = json.loads(self._groups_path.read_bytes())
         return groups
 
     def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
@@ -83,9 +83,9 @@ def arrange(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 def assert_grouped() -> None:
     """Assert that the current test is in the Spark group: otherwise a second session could start."""
-    now = os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0]
-    assert _grouped.get(now) == "spark", (
-        f"{now} uses Spark, but tests/support/xdist_groups.py does not group it: use the fixture spark"
+    test_id = os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0]
+    assert _grouped.get(test_id) == "spark", (
+        f"{test_id} uses Spark, but tests/support/xdist_groups.py does not group it: use the fixture spark"
     )
 
 
@@ -94,5 +94,5 @@ def _group(item: pytest.Item) -> str | None:
     for name in getattr(item, "fixturenames", ()):
         if name in _GROUP_BY_FIXTURE:
             return _GROUP_BY_FIXTURE[name]
-    chosen = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    return "spark" if any(isinstance(value, str) and "spark" in value.lower() for value in chosen) else None
+    values = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return "spark" if any(isinstance(value, str) and "spark" in value.lower() for value in values) else None

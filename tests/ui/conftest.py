@@ -15,7 +15,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Dialog, Page, expect, sync_playwright
 
-from conftest import not_tested
+from conftest import skip_untested
 from penstock.core.caller import Role
 from penstock.service.auth.tokens import mint
 
@@ -107,7 +107,7 @@ def rest(service: Service, tenant: UUID) -> Iterator[httpx.Client]:
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     executable = shutil.which("chromium")
     if executable is None:
-        not_tested("no page was opened", "Chromium is not installed (apt-get install chromium)")
+        skip_untested("no page was opened", "Chromium is not installed (apt-get install chromium)")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=executable, args=FLAGS)
         yield browser

@@ -40,7 +40,7 @@ def test_home_lists_newest_changes_first_and_as_text(visit: Visit, rest: httpx.C
         rest.post("/datasets", params={"name": name}, content=b"id\n1\n", headers=CSV).raise_for_status()
     rest.post("/datasets/a.first/rows", content=b"id\n2\n", headers=CSV).raise_for_status()
     schema = {"name": EVIL, "type_id": gts.QUERY_RETURNS, "fields": [{"name": "id", "type": "number"}]}
-    made = rest.post("/gts", json=schema).raise_for_status().json()
+    created = rest.post("/gts", json=schema).raise_for_status().json()
     page = visit("/", Role.VIEWER, user="<b>eve</b>", width=NARROW, dark=True)
     rows = page.get_by_role("region", name="Recently changed datasets").locator("tbody tr")
     expect(rows).to_have_count(2)
@@ -57,7 +57,7 @@ def test_home_lists_newest_changes_first_and_as_text(visit: Visit, rest: httpx.C
     assert opened.value.url.endswith("/docs")
     opened.value.close()
     page.get_by_role("link", name=EVIL).click()
-    page.wait_for_url(f"**/schemas/{made['id']}")
+    page.wait_for_url(f"**/schemas/{created['id']}")
 
 
 CASES: dict[str, tuple[TenantContents, Role, list[str]]] = {

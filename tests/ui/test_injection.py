@@ -100,8 +100,8 @@ def _create_hostile_resources(rest: httpx.Client) -> dict[str, str]:
 
     quoted = HOSTILE.replace('"', '""')
     rows = f'word,"{quoted}"\n"{quoted}","{quoted}"\n'
-    made = rest.post("/datasets?name=shop.odd", content=rows, headers={"content-type": "text/csv"})
-    dataset = made.raise_for_status().json()["id"]
+    response = rest.post("/datasets?name=shop.odd", content=rows, headers={"content-type": "text/csv"})
+    dataset = response.raise_for_status().json()["id"]
     fields = [{"name": "word", "type": "string", "description": HOSTILE}]
     metadata = {HOSTILE: HOSTILE}
     schema = post(

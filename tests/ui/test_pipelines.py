@@ -51,14 +51,17 @@ def test_locate_errors_uses_line_of_pointer_or_of_its_parent() -> None:
 
 def test_example_pipeline_appends_to_dataset_with_matching_columns() -> None:
     narrow, wide, odd = dataset("a.narrow", "x", id="1"), dataset("a.wide", "x", "y", id="2"), dataset("a.odd", "z")
-    made = definition.example_pipeline([odd, narrow, wide])
-    assert (made["working"]["dataset_id"], made["operations"][0]["parameters"]["source"]["dataset_id"]) == ("2", "1")
+    example = definition.example_pipeline([odd, narrow, wide])
+    assert (example["working"]["dataset_id"], example["operations"][0]["parameters"]["source"]["dataset_id"]) == (
+        "2",
+        "1",
+    )
 
 
 def test_example_pipeline_of_single_dataset_deduplicates_and_respects_read_only() -> None:
-    made = definition.example_pipeline([dataset("a.only", "x", "id")])
-    assert made["operations"][0]["parameters"]["key_columns"] == ["id"]
-    assert "output" not in made
+    example = definition.example_pipeline([dataset("a.only", "x", "id")])
+    assert example["operations"][0]["parameters"]["key_columns"] == ["id"]
+    assert "output" not in example
     read_only = definition.example_pipeline([dataset("a.only", "x", read_only=True)])
     assert read_only["output"] == {"schema_name": "a", "table_name": "only_unique"}
 
@@ -74,25 +77,25 @@ def test_add_operation_gets_last_order() -> None:
 
 def test_diff_lines_ignores_equivalent_notation() -> None:
     parameters = {"source": {"dataset_id": UNKNOWN_ID}, "key_columns": "id", "strategy": "upsert"}
-    mine = {
+    edited = {
         "operations": [{"type": "merge", "parameters": parameters}],
         "working": {"dataset_id": UNKNOWN_ID},
         "name": "a",
     }
-    theirs = json.loads(definition.format_as_stored(mine))
-    assert theirs["operations"][0]["parameters"]["key_columns"] == ["id"]
+    stored = json.loads(definition.format_as_stored(edited))
+    assert stored["operations"][0]["parameters"]["key_columns"] == ["id"]
     assert (
-        definition.diff_lines(definition.format_pipeline({**theirs, "version": 2}), definition.format_as_stored(mine))
+        definition.diff_lines(definition.format_pipeline({**stored, "version": 2}), definition.format_as_stored(edited))
         == []
     )
 
 
 def test_diff_lines_contain_lines_of_both_sides() -> None:
-    theirs = "\n".join("abcdefghij")
-    lines = definition.diff_lines(theirs, theirs.replace("a", "A").replace("j", "J"))
+    text = "\n".join("abcdefghij")
+    lines = definition.diff_lines(text, text.replace("a", "A").replace("j", "J"))
     assert [line for line in lines if line[0] in "-+"] == [("-", "a"), ("+", "A"), ("-", "j"), ("+", "J")]
     assert ("…", "") in lines
-    assert definition.diff_lines(theirs, theirs) == []
+    assert definition.diff_lines(text, text) == []
 
 
 # -- steps of a run ----------------------------------------------------------------------------------------------------

@@ -535,13 +535,13 @@ def test_query_conflict_offers_overwrite_or_reload(visit: Visit, rest: httpx.Cli
     id = _register_query(rest, "Regions", "SELECT region FROM shop.orders", schema)
     page = visit(f"/queries/{id}/edit")
     page.get_by_label("Description").fill("mine")
-    theirs = rest.get(f"/queries/{id}").json()
-    rest.put(f"/queries/{id}", json={**theirs, "sql": "SELECT region FROM shop.orders -- theirs"}).raise_for_status()
+    stored = rest.get(f"/queries/{id}").json()
+    rest.put(f"/queries/{id}", json={**stored, "sql": "SELECT region FROM shop.orders -- stored"}).raise_for_status()
     page.get_by_role("button", name="Save changes").click()
     dialog = page.get_by_role("dialog")
     expect(dialog.get_by_text("The saved version is now 2.")).to_be_visible()
     expect(dialog.get_by_text("+ mine")).to_be_visible()
-    expect(dialog.get_by_text("+ SELECT region FROM shop.orders -- theirs")).to_be_visible()
+    expect(dialog.get_by_text("+ SELECT region FROM shop.orders -- stored")).to_be_visible()
     dialog.get_by_role("button", name="Cancel").click()
     assert rest.get(f"/queries/{id}").json()["version"] == 2
     page.get_by_role("button", name="Save changes").click()
@@ -551,10 +551,10 @@ def test_query_conflict_offers_overwrite_or_reload(visit: Visit, rest: httpx.Cli
 
     page.get_by_role("button", name="Edit").click()
     page.get_by_label("Description").fill("mine again")
-    rest.put(f"/queries/{id}", json={**rest.get(f"/queries/{id}").json(), "description": "theirs"}).raise_for_status()
+    rest.put(f"/queries/{id}", json={**rest.get(f"/queries/{id}").json(), "description": "stored"}).raise_for_status()
     page.get_by_role("button", name="Save changes").click()
     dialog.get_by_role("button", name="Reload").click()
-    expect(page.get_by_label("Description")).to_have_value("theirs")
+    expect(page.get_by_label("Description")).to_have_value("stored")
 
 
 def test_query_editor_guards_unsaved_changes(visit: Visit, rest: httpx.Client) -> None:

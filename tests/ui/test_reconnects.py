@@ -95,8 +95,8 @@ def test_hundred_reconnects_release_all_elements(monitored_service: MonitoredSer
 def _create_failed_run(address: str) -> str:
     """Create a dataset, and a run that fails before Spark is needed. Returns the id of the run."""
     with httpx.Client(base_url=address, timeout=60) as rest:
-        made = rest.post("/datasets?name=a.b", content="id\n1\n2\n", headers={"content-type": "text/csv"})
-        made.raise_for_status()
+        response = rest.post("/datasets?name=a.b", content="id\n1\n2\n", headers={"content-type": "text/csv"})
+        response.raise_for_status()
         operation = {"type": "append", "parameters": {"source": {"dataset_id": UNKNOWN_ID}}}
         lost = {"name": "lost", "working": {"dataset_id": UNKNOWN_ID}, "operations": [operation]}
         id = rest.post("/pipelines", json=lost).raise_for_status().json()["id"]

@@ -259,20 +259,22 @@ def test_schema_conflict_shows_both_sides_and_offers_reload_or_overwrite(visit: 
     page = visit(f"/schemas/{entry['id']}/edit", Role.DEVELOPER, user="grace")
 
     def change_by_both_users(version: int) -> None:
-        page.get_by_label("Schema description").fill("mine")
+        page.get_by_label("Schema description").fill("own_changes")
         fields = [*entry["fields"], {"name": f"theirs_{version}", "type": "date"}]
         assert rest.patch(at, json={"fields": fields, "description": EVIL, "version": version}).status_code == 200
         save(page)
         expect(page.get_by_text(f"Version {version + 1} was saved by ada")).to_be_visible()
-        mine, theirs = (page.get_by_role("region", name=f"{owner} changes") for owner in ("Your", "Their"))
-        expect(mine).to_contain_text("→ “mine”")
-        expect(mine).not_to_contain_text("theirs")
-        expect(theirs).to_contain_text(f"theirs_{version} was added: date, required")
+        own_changes, other_changes = (
+            page.get_by_role("region", name=f"{owner} changes") for owner in ("Your", "Their")
+        )
+        expect(own_changes).to_contain_text("→ “own_changes”")
+        expect(own_changes).not_to_contain_text("other_changes")
+        expect(other_changes).to_contain_text(f"theirs_{version} was added: date, required")
 
     change_by_both_users(1)
     expect(page.get_by_role("region", name="Their changes")).to_contain_text(f"“as it was” → “{EVIL}”")
     page.get_by_role("button", name="Keep editing").click()
-    expect(page.get_by_label("Schema description")).to_have_value("mine")
+    expect(page.get_by_label("Schema description")).to_have_value("own_changes")
     save(page)
     page.get_by_role("button", name="Reload").click()
     expect(page.get_by_label("Schema description")).to_have_value(EVIL)
@@ -282,7 +284,7 @@ def test_schema_conflict_shows_both_sides_and_offers_reload_or_overwrite(visit: 
     page.get_by_role("button", name="Overwrite").click()
     expect(page.get_by_role("status")).to_contain_text("was saved as version 4.")
     stored = rest.get(at).json()
-    assert stored["description"] == "mine"
+    assert stored["description"] == "own_changes"
     assert [field_["name"] for field_ in stored["fields"]] == ["order_id", "total", "theirs_1"]
     assert page.evaluate("window.hacked") is None
 
