@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 QUICK  := not (spark or cluster or postgres or browser or container or slow)
 T      ?= tests
 
-.PHONY: help setup demo serve quick test soak check bench docs screenshots release-check lock clean
+.PHONY: help setup demo serve quick test soak check bench docs screenshots spark-jars release-check lock clean
 
 help:              ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 15
@@ -65,6 +65,10 @@ docs: $(READY)     ## write the generated pages
 screenshots: $(READY) ## take a screenshot of every page (build/screenshots)
 	@tools/system-packages
 	@$(BIN)/python -m tools.screenshots
+
+JARS ?=
+spark-jars: $(READY) ## fetch the jars that Spark needs for s3a:// paths (make spark-jars JARS=folder)
+	@$(BIN)/python -m tools.spark_jars $(if $(JARS),--folder '$(JARS)')
 
 release-check: check test  ## check that the tree can be released: changelog, version, wheel, clean tree
 	@$(BIN)/python -m tools.release
