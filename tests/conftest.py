@@ -19,7 +19,7 @@ from penstock.catalog.database import Database
 from penstock.core.caller import Caller, Role
 from penstock.lake import Dataset, Lake
 from penstock.service.workspace import Workspace
-from support import compiled_statements, markers, postgres_server, xdist_groups
+from support import compiled_statements, markers, postgres_server, s3_server, xdist_groups
 from support.cli_runner import CliRunner
 from support.workspaces import WorkspaceFixture
 
@@ -89,6 +89,21 @@ def postgres_url() -> Iterator[str]:
         migrate.migrate(db)
         db.close()
         yield url
+
+
+@pytest.fixture(scope="session", name="s3_server")
+def s3_server_fixture() -> Iterator[s3_server.S3Server]:
+    """An S3 server for all tests of a process."""
+    if reason := s3_server.missing():
+        not_tested("no test ran with an S3 server", reason)
+    with s3_server.server() as server:
+        yield server
+
+
+@pytest.fixture
+def bucket(s3_server: s3_server.S3Server) -> str:
+    """An empty bucket for one test."""
+    return s3_server.create_bucket(f"test-{uuid4().hex}")
 
 
 @pytest.fixture
