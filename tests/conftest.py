@@ -21,6 +21,7 @@ from penstock.lake import Dataset, Lake
 from penstock.service.workspace import Workspace
 from support import compiled_statements, markers, postgres_server, s3_server, xdist_groups
 from support.cli_runner import CliRunner
+from support.fault_proxy import FaultProxy
 from support.workspaces import WorkspaceFixture
 
 SOAK = bool(os.environ.get("PENSTOCK_SOAK"))
@@ -104,6 +105,13 @@ def s3_server_fixture() -> Iterator[s3_server.S3Server]:
 def bucket(s3_server: s3_server.S3Server) -> str:
     """An empty bucket for one test."""
     return s3_server.create_bucket(f"test-{uuid4().hex}")
+
+
+@pytest.fixture
+def fault_proxy(s3_server: s3_server.S3Server) -> Iterator[FaultProxy]:
+    """A proxy in front of the S3 server that counts requests and injects faults."""
+    with FaultProxy(s3_server.endpoint) as proxy:
+        yield proxy
 
 
 @pytest.fixture
