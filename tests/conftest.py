@@ -14,9 +14,11 @@ import pyarrow as pa
 import pytest
 
 import penstock
+from penstock import maven_jars
 from penstock.catalog import migrate
 from penstock.catalog.database import Database
 from penstock.core.caller import Caller, Role
+from penstock.errors import PenstockError
 from penstock.lake import Dataset, Lake
 from penstock.service.workspace import Workspace
 from support import compiled_statements, markers, postgres_server, s3_server, xdist_groups
@@ -112,6 +114,15 @@ def fault_proxy(s3_server: s3_server.S3Server) -> Iterator[FaultProxy]:
     """A proxy in front of the S3 server that counts requests and injects faults."""
     with FaultProxy(s3_server.endpoint) as proxy:
         yield proxy
+
+
+@pytest.fixture(scope="session")
+def s3a_jars() -> list[Path]:
+    """The jars with which Spark reads and writes s3a:// paths."""
+    try:
+        return maven_jars.fetch_jars()
+    except PenstockError as error:
+        not_tested("Spark used no bucket", error.message)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from pathlib import Path
 from penstock import maven_jars
 from penstock.engines.spark import requirements
 from penstock.errors import PenstockError
-from support.s3_client import S3Client
+from support.s3_client import REGION, S3Client
 
 LOCK = Path(__file__).with_name("s3proxy.lock")
 _START_SECONDS = 120.0
@@ -43,6 +43,20 @@ class S3Server:
     def objects(self, bucket: str, prefix: str = "") -> dict[str, int]:
         """Return the size of each object by its key."""
         return self.client.objects(bucket, prefix)
+
+    def s3a_settings(self, bucket: str, endpoint: str | None = None) -> dict[str, str]:
+        """Return the settings of a Spark session that uses a bucket, as docs/decisions/0015-spark-on-s3a.md explains."""
+        settings = {
+            "endpoint": endpoint or self.endpoint,
+            "endpoint.region": REGION,
+            "path.style.access": "true",
+            "aws.credentials.provider": "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",
+            "access.key": self.access_key,
+            "secret.key": self.secret_key,
+            "fast.upload.buffer": "bytebuffer",
+            "input.stream.type": "classic",
+        }
+        return {f"fs.s3a.bucket.{bucket}.{name}": value for name, value in settings.items()}
 
 
 def missing() -> str | None:
