@@ -6,6 +6,7 @@ from datetime import timedelta
 from itertools import count
 
 import pytest
+from pyarrow.fs import S3FileSystem
 
 try:
     import obstore
@@ -122,6 +123,28 @@ def test_requests_record_method_range_status_and_bytes(stores: Stores, fault_pro
     assert (put.method, put.sent_bytes, put.status, put.received_bytes) == ("PUT", 5, 200, 0)
     assert (get.method, get.range, get.status, get.received_bytes) == ("GET", "bytes=1-2", 206, 2)
     assert (head.target, head.status, head.fault) == (f"/{stores.bucket}/absent", 404, None)
+
+
+def test_client_that_sends_chunks_and_expects_continue_is_served(
+    s3_server: S3Server, bucket: str, fault_proxy: FaultProxy
+) -> None:
+    address = fault_proxy.endpoint.removeprefix("http://")
+    files = S3FileSystem(
+        access_key=s3_server.access_key,
+        secret_key=s3_server.secret_key,
+        endpoint_override=address,
+        scheme="http",
+        region="us-east-1",
+    )
+    body = bytes(range(256)) * 60_000
+    with (
+        fault_proxy.inject(Fault.SLOW_DOWN, Kind.PUT_PART) as injection,
+        files.open_output_stream(f"{bucket}/new") as out,
+    ):
+        out.write(body)
+    assert injection.fired == 1
+    with files.open_input_stream(f"{bucket}/new") as file:
+        assert file.read() == body
 
 
 def test_connections_are_reused_and_large_bodies_pass(stores: Stores, fault_proxy: FaultProxy) -> None:

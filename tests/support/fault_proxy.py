@@ -42,7 +42,9 @@ class Fault(Enum):
     SLOW_DOWN = (503, "SlowDown")
     RESET = "the connection is reset"
     STALL = "no response, until the injection ends"
-    CUT_UPLOAD = "the S3 server receives half of the body, then both connections are closed"
+    CUT_UPLOAD = (
+        "the S3 server receives half of the body, then both connections are closed"  # nothing of a chunked body
+    )
     LOST_REPLY = "the S3 server carries out the request, then the connection is closed without a response"
     CUT_BODY = "half of the body of the response, then the connection is closed"
     STALL_BODY = "half of the body of the response, then nothing until the injection ends"
