@@ -9,10 +9,10 @@ PYTEST := $(BIN)/pytest -n logical --maxprocesses 4  # one process per core
 # Tests start many processes: without stored bytecode each one compiles Penstock, and each pytest process all tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-QUICK  := not (spark or cluster or postgres or browser or container or slow)
+QUICK  := not (spark or cluster or postgres or browser or container or s3 or slow)
 T      ?= tests
 
-.PHONY: help setup demo serve quick test soak check bench docs screenshots release-check lock clean
+.PHONY: help setup demo serve quick test soak check bench docs screenshots spark-jars release-check lock clean
 
 help:              ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 15
@@ -26,7 +26,7 @@ demo: $(READY)     ## run the demo end to end in a new demo-workspace
 serve: $(READY) demo-workspace  ## serve the demo's workspace with its web page
 	@$(BIN)/penstock serve --dev --workspace demo-workspace/lake
 
-quick: $(READY)    ## run the tests that need no Spark, PostgreSQL, browser or container
+quick: $(READY)    ## run the tests that need no Spark, PostgreSQL, S3 server, browser or container
 	@PENSTOCK_QUICK=1 $(PYTEST) -q -m '$(QUICK)' $(T)
 
 test: $(READY)     ## run all tests, or some: make test T=tests/rest
@@ -65,6 +65,10 @@ docs: $(READY)     ## write the generated pages
 screenshots: $(READY) ## take a screenshot of every page (build/screenshots)
 	@tools/system-packages
 	@$(BIN)/python -m tools.screenshots
+
+JARS ?=
+spark-jars: $(READY) ## fetch the jars that Spark needs for s3a:// paths (make spark-jars JARS=folder)
+	@$(BIN)/python -m tools.spark_jars $(if $(JARS),--folder '$(JARS)')
 
 release-check: check test  ## check that the tree can be released: changelog, version, wheel, clean tree
 	@$(BIN)/python -m tools.release

@@ -14,13 +14,16 @@ import pyarrow as pa
 import pytest
 
 import penstock
+from penstock import maven_jars
 from penstock.catalog import migrate
 from penstock.catalog.database import Database
 from penstock.core.caller import Caller, Role
+from penstock.errors import PenstockError
 from penstock.lake import Dataset, Lake
 from penstock.service.workspace import Workspace
-from support import compiled_statements, markers, postgres_server, xdist_groups
+from support import compiled_statements, markers, postgres_server, s3_server, xdist_groups
 from support.cli_runner import CliRunner
+from support.fault_proxy import FaultProxy
 from support.workspaces import WorkspaceFixture
 
 SOAK = bool(os.environ.get("PENSTOCK_SOAK"))
@@ -88,6 +91,37 @@ def postgres_url() -> Iterator[str]:
         migrate.migrate(db)
         db.close()
         yield url
+
+
+@pytest.fixture(scope="session", name="s3_server")
+def s3_server_fixture() -> Iterator[s3_server.S3Server]:
+    """An S3 server for all tests of a process."""
+    if reason := s3_server.missing():
+        skip_untested("no test ran with an S3 server", reason)
+    with s3_server.server() as server:
+        yield server
+
+
+@pytest.fixture
+def bucket(s3_server: s3_server.S3Server) -> str:
+    """An empty bucket for one test."""
+    return s3_server.create_bucket(f"test-{uuid4().hex}")
+
+
+@pytest.fixture
+def fault_proxy(s3_server: s3_server.S3Server) -> Iterator[FaultProxy]:
+    """A proxy in front of the S3 server that counts requests and injects faults."""
+    with FaultProxy(s3_server.endpoint) as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="session")
+def s3a_jars() -> list[Path]:
+    """The jars with which Spark reads and writes s3a:// paths."""
+    try:
+        return maven_jars.fetch_jars()
+    except PenstockError as error:
+        skip_untested("Spark used no bucket", error.message)
 
 
 @pytest.fixture

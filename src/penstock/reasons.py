@@ -1240,10 +1240,26 @@ REASONS: dict[str, tuple[str, str]] = {
     # top level
     "request_cancelled": ("Unsupported", "The request was cancelled"),
     "bad_setting": ("Invalid", "Cannot parse the setting {setting}={value}. Meaning: {meaning}"),
+    "bad_jar_lock": (
+        "Invalid",
+        "{file}: invalid line {line!r}. It must have the form group:artifact:version[:classifier] sha256:<hex>",
+    ),
     "broken_workspace": ("Invalid", "Cannot read the workspace file {file}: {cause}"),
+    "jars_not_fetched": (
+        "Unavailable",
+        "Cannot fetch the jars into {folder}: {cause}. Check that Maven can reach a repository (settings.xml)",
+    ),
+    "missing_maven": (
+        "Unavailable",
+        "The program mvn was not found. Install Maven, for example with: apt-get install maven",
+    ),
     "newer_workspace": (
         "Unsupported",
         "Workspace {folder} was created by a newer version of Penstock (format {format}). Upgrade Penstock",
+    ),
+    "wrong_jar_checksum": (
+        "Invalid",
+        "{file} has the SHA-256 checksum {sha256}, not {expected}. Check the Maven repository: the file was discarded",
     ),
     "workspace_not_created": ("Invalid", "Cannot create a workspace in {folder}: {strerror}"),
     "workspace_not_found": (

@@ -1,15 +1,20 @@
-"""Mark tests by the services that they start, so that `-m` can exclude them: spark, cluster, postgres, browser, container, slow.
+"""Mark tests by the services that they start, so that `-m` can exclude them.
 
+The markers are spark, cluster, postgres, browser, container, s3 and slow.
 The marker `soak` selects the tests that do more in `make soak`.
 """
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-_BY_FIXTURE = {"spark": "spark", "spark_cluster": "cluster", "postgres_url": "postgres", "chromium": "browser"}
-_BY_PARAMETER = {"spark": "spark", "postgresql": "postgres"}
+_BY_FIXTURE = {
+    "spark": "spark", "spark_cluster": "cluster", "postgres_url": "postgres", "chromium": "browser", "s3_server": "s3",
+}  # fmt: skip
+# "s3" as a word: an address s3://… alone starts no server.
+_BY_PARAMETER = {"spark": "spark", "postgresql": "postgres", "(?<![a-z0-9])s3(?![a-z0-9:])": "s3"}
 # Modules whose tests start servers or many processes, or kill them at every step. `make quick` leaves them out.
 _SLOW_MODULES = {
     "catalog/test_conflicts",
@@ -97,8 +102,8 @@ def _markers(item: pytest.Item) -> Iterator[str]:
     yield from {_BY_FIXTURE[name] for name in getattr(item, "fixturenames", ()) if name in _BY_FIXTURE}
     callspec = getattr(item, "callspec", None)
     for value in callspec.params.values() if callspec else ():
-        for word, name in _BY_PARAMETER.items():
-            if isinstance(value, str) and word in value.lower():
+        for pattern, name in _BY_PARAMETER.items():
+            if isinstance(value, str) and re.search(pattern, value.lower()):
                 yield name
     module = f"{item.path.parent.name}/{item.path.stem}"
     if module == "deployment/test_container":
