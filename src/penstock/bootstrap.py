@@ -12,7 +12,7 @@ from penstock.service.queries import sandbox
 from penstock.service.queries.execution import QueryExecutor
 from penstock.service.workspace import SparkConfig, Workspace, WriteLimits
 from penstock.storage.data_files import FileSizing
-from penstock.storage.file_store import LocalStore
+from penstock.storage.local_store import LocalStore
 from penstock.workspace_folder import WorkspaceFolder, load_workspace_folder
 
 

@@ -127,7 +127,8 @@ class DatasetVersion:
         if marked := [file for file in files if file.deleted]:
             rows = sum(len(file.deleted) for file in marked if file.deleted)
             raise Unsupported("deleted_rows_in_files", {"name": self.snapshot.name, "rows": rows, "files": len(marked)})
-        return [self._lake._workspace.store.locate(file.path) for file in files]
+        store = self._lake._workspace.store_of(self._lake.caller)
+        return [store.uri(file.path) for file in files]
 
     def __arrow_c_schema__(self) -> object:
         return self.schema.__arrow_c_schema__()

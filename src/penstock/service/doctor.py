@@ -20,7 +20,6 @@ from penstock.engines.spark.requirements import SUPPORTED_JAVA_VERSIONS as JAVA
 from penstock.engines.spark.requirements import find_java
 from penstock.errors import PenstockError
 from penstock.service.workspace import Workspace
-from penstock.storage.file_store import checksum
 
 MIN_PYTHON = (3, 11)
 # One package of each extra, and the extra that installs it.
@@ -119,7 +118,7 @@ def check_files(ws: Workspace, caller: Caller, progress: ProgressCallback | None
         caller: an admin of the tenant
         progress: receives the number of bytes read; may raise to stop
     """
-    tracker = ProgressTracker(progress, Progress(unit="bytes"))
+    tracker, store = ProgressTracker(progress, Progress(unit="bytes")), ws.store_of(caller)
     with ws.db.read(caller) as tx:
         names = [(snapshot.name, snapshot.dataset) for snapshot in snapshots.list_newest(tx)]
     for name, dataset in names:
@@ -129,7 +128,7 @@ def check_files(ws: Workspace, caller: Caller, progress: ProgressCallback | None
         if totals:
             yield CheckResult(str(name), CheckStatus.FAILED, totals, "restore the catalog from a backup")
             continue
-        bad = [file.path for file in held if checksum(ws.store, file.path, tracker.add) != file.checksum]
+        bad = [file.path for file in held if store.checksum(file.path, tracker.add) != file.checksum]
         if bad:
             yield CheckResult(
                 str(name), CheckStatus.FAILED, f"{len(bad)} of {len(held)} files are damaged or missing: {bad[0]}",

@@ -4,12 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from penstock.catalog.database import Database
+from penstock.core.caller import Caller
 from penstock.core.dataset.edit_policy import EditPolicy
 from penstock.core.workspace_layout import DATA_FOLDER
 from penstock.service.memory_budget import MemoryBudget
 from penstock.service.writer_leases import WriterLeases
 from penstock.storage.data_files import FileSizing
 from penstock.storage.file_store import FileStore
+from penstock.storage.tenant_store import TenantStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,10 @@ class Workspace:
 
     def __post_init__(self) -> None:
         self.writers = WriterLeases(self.db)
+
+    def store_of(self, caller: Caller) -> FileStore:
+        """Return the file store, limited to the paths of the caller's tenant."""
+        return TenantStore(self.store, caller.tenant)
 
     @property
     def data(self) -> str:

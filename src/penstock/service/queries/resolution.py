@@ -68,8 +68,9 @@ class DatasetResolver:
         key = (snapshot.dataset, snapshot.version.number)
         relation = self._relations.get(key)
         if relation is None:
+            store = self._ws.store_of(tx.caller)
             files = [
-                RelationFile(self._ws.store.locate(path), rows, stats_json, deleted)
+                RelationFile(store.locate(path), rows, stats_json, deleted)
                 for path, rows, stats_json, deleted in snapshots.file_listing(tx, snapshot)
             ]
             relation = Relation(snapshot.schema, files)
