@@ -9,7 +9,7 @@ PYTEST := $(BIN)/pytest -n logical --maxprocesses 4  # one process per core
 # Tests start many processes: without stored bytecode each one compiles Penstock, and each pytest process all tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-QUICK  := not (spark or cluster or postgres or browser or container or slow)
+QUICK  := not (spark or cluster or postgres or browser or container or s3 or slow)
 T      ?= tests
 
 .PHONY: help setup demo serve quick test soak check bench docs screenshots release-check lock clean
@@ -26,7 +26,7 @@ demo: $(READY)     ## run the demo end to end in a new demo-workspace
 serve: $(READY) demo-workspace  ## serve the demo's workspace with its web page
 	@$(BIN)/penstock serve --dev --workspace demo-workspace/lake
 
-quick: $(READY)    ## run the tests that need no Spark, PostgreSQL, browser or container
+quick: $(READY)    ## run the tests that need no Spark, PostgreSQL, S3 server, browser or container
 	@PENSTOCK_QUICK=1 $(PYTEST) -q -m '$(QUICK)' $(T)
 
 test: $(READY)     ## run all tests, or some: make test T=tests/rest

@@ -19,7 +19,7 @@ from penstock.catalog.database import Database
 from penstock.core.caller import Caller, Role
 from penstock.lake import Dataset, Lake
 from penstock.service.workspace import Workspace
-from support import compiled_statements, markers, postgres_server, xdist_groups
+from support import compiled_statements, markers, postgres_server, s3_server, xdist_groups
 from support.cli_runner import CliRunner
 from support.workspaces import WorkspaceFixture
 
@@ -54,6 +54,21 @@ def soak() -> bool:
 def not_tested(what: str, why: str) -> NoReturn:
     """Skip the test and list the reason again at the end of the report."""
     pytest.skip(f"{NOT_TESTED}{why}: {what}")
+
+
+@pytest.fixture(scope="session", name="s3_server")
+def s3_server_fixture() -> Iterator[s3_server.S3Server]:
+    """A real S3 server."""
+    if reason := s3_server.missing():
+        not_tested("nothing was stored in a bucket", reason)
+    with s3_server.server() as server:
+        yield server
+
+
+@pytest.fixture
+def bucket(s3_server: s3_server.S3Server) -> str:
+    """The name of a new, empty bucket."""
+    return s3_server.create_bucket(f"test-{uuid4().hex}")
 
 
 @pytest.fixture(scope="session")

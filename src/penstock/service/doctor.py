@@ -23,7 +23,7 @@ from penstock.service.workspace import Workspace
 
 MIN_PYTHON = (3, 11)
 # One package of each extra, and the extra that installs it.
-EXTRAS = {"pyspark": "spark", "pyjwt": "server", "grpcio": "server", "psycopg": "postgres", "nicegui": "ui"}
+EXTRAS = {"pyspark": "spark", "pyjwt": "server", "grpcio": "server", "psycopg": "postgres", "nicegui": "ui", "obstore": "object-store"}
 MIN_FREE_BYTES = 5 << 30  # of the disk; with less, a write may fail
 
 
