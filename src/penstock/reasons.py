@@ -725,6 +725,10 @@ REASONS: dict[str, tuple[str, str]] = {
         "Unavailable",
         "The object store cannot be reached or did not answer in time. Retry later",
     ),
+    "store_has_local_files": (
+        "Invalid",
+        "{folder} has data files of its own, which are not in the bucket. Use a new folder, or unset PENSTOCK_STORE",
+    ),
     "store_not_initialized": (
         "NotFound",
         "The bucket contains no workspace below the prefix of the store. Create it with `penstock init --store`",

@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-_BY_FIXTURE = {"spark": "spark", "spark_cluster": "cluster", "postgres_url": "postgres", "chromium": "browser", "s3_server": "s3"}
+_BY_FIXTURE = {
+    "spark": "spark",
+    "spark_cluster": "cluster",
+    "postgres_url": "postgres",
+    "chromium": "browser",
+    "s3_server": "s3",
+}
 _BY_PARAMETER = {"spark": "spark", "postgresql": "postgres", "bucket": "s3"}
 # Modules whose tests start servers or many processes, or kill them at every step. `make quick` leaves them out.
 _SLOW_MODULES = {

@@ -5,7 +5,9 @@ from uuid import UUID
 from penstock.core.caller import Caller
 
 WORKSPACE_FILE = "penstock.json"  # marks a folder as a workspace
+CATALOG_FILE = "catalog.db"  # SQLite catalog, used when no database URL is set
 DATA_FOLDER = "data"  # holds the data files of all tenants
+CACHE_FOLDER = "cache"  # holds copies of a bucket's files, unless a setting names another folder
 SCRATCH_FOLDER = "scratch"  # holds temporary files of engines
 
 

@@ -25,7 +25,7 @@ from penstock.service.queries import definitions as query_definitions
 from penstock.service.queries.execution import QueryExecutor
 from penstock.service.registry import schemas
 from penstock.service.workspace import Workspace
-from penstock.workspace_folder import WorkspaceFolder, create_workspace_folder, load_workspace_folder
+from penstock.workspace_folder import WorkspaceFolder, load_workspace_folder
 
 __all__ = [
     "Dataset",
@@ -73,7 +73,7 @@ def open(
         chosen = replace(chosen, database_url=location)
     elif location is not None:
         chosen = replace(chosen, workspace=Path(location))
-    folder = create_workspace_folder(chosen.workspace) if create else load_workspace_folder(chosen.workspace)
+    folder = bootstrap.create_workspace(chosen) if create else load_workspace_folder(chosen.workspace)
     workspace = bootstrap.open_workspace(chosen, folder, create=create)
     executor = bootstrap.build_query_executor(chosen, workspace)
     return Lake(workspace, caller or local_caller(folder.tenant, _login_name()), folder, executor)

@@ -20,10 +20,18 @@ from penstock.engines.spark.requirements import SUPPORTED_JAVA_VERSIONS as JAVA
 from penstock.engines.spark.requirements import find_java
 from penstock.errors import PenstockError
 from penstock.service.workspace import Workspace
+from penstock.storage.file_store import FileStore
 
 MIN_PYTHON = (3, 11)
 # One package of each extra, and the extra that installs it.
-EXTRAS = {"pyspark": "spark", "pyjwt": "server", "grpcio": "server", "psycopg": "postgres", "nicegui": "ui", "obstore": "object-store"}
+EXTRAS = {
+    "pyspark": "spark",
+    "pyjwt": "server",
+    "grpcio": "server",
+    "psycopg": "postgres",
+    "nicegui": "ui",
+    "obstore": "object-store",
+}
 MIN_FREE_BYTES = 5 << 30  # of the disk; with less, a write may fail
 
 
@@ -88,6 +96,17 @@ def check_folder(path: Path) -> Iterator[CheckResult]:
     yield CheckResult(
         "disk", enough, f"{free / 1e9:,.1f} GB free", None if enough is CheckStatus.OK else "penstock sweep"
     )
+
+
+def check_store(store: FileStore) -> Iterator[CheckResult]:
+    """Check that objects can be written to, listed in and removed from the bucket of the workspace, if it has one."""
+    if not store.is_remote:
+        return
+    try:
+        store.check_access()
+        yield CheckResult("store", CheckStatus.OK, repr(store))
+    except PenstockError as error:
+        yield CheckResult("store", CheckStatus.FAILED, error.message, "check PENSTOCK_STORE and PENSTOCK_STORE_OPTIONS")
 
 
 def check_database(db: Database) -> Iterator[CheckResult]:

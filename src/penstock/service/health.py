@@ -32,7 +32,7 @@ def _check_catalog(ws: Workspace) -> str:
 
 def _check_store(ws: Workspace) -> str:
     try:
-        ws.store.probe()
+        ws.store_probe.check(ws.store)
     except (PenstockError, OSError) as error:
         return _log_failure("store", error)
     return "ok"

@@ -53,6 +53,11 @@ class FileHandle(Protocol):
 class FileStore(Protocol):
     """Protocol of a file store. Every method except `locate` and `uri` may raise Unavailable."""
 
+    @property
+    def is_remote(self) -> bool:
+        """Return whether the files have to be fetched before they are read."""
+        ...
+
     def locate(self, path: str) -> str:
         """Return the absolute path on this machine at which `open_local` provides a file. Does no I/O."""
         ...
@@ -119,7 +124,11 @@ class FileStore(Protocol):
         ...
 
     def probe(self) -> None:
-        """Check that files can be written."""
+        """Check that files can be written, in a few seconds."""
+        ...
+
+    def check_access(self) -> None:
+        """Check that files can be written, listed, read and removed."""
         ...
 
     def make_scratch(self, path: str) -> str:
@@ -132,6 +141,10 @@ class FileStore(Protocol):
 
     def scratch_folders(self, folder: str) -> Iterator[str]:
         """Yield the paths of folders of `make_scratch` in a folder, whose writers may be dead."""
+        ...
+
+    def close(self) -> None:
+        """Remove the temporary files of this process, and release threads and connections."""
         ...
 
 

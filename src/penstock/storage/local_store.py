@@ -35,6 +35,10 @@ class LocalStore:
         self.durable = durable
         self._created_folders: set[str] = set()  # folders that exist and are durable
 
+    @property
+    def is_remote(self) -> bool:
+        return False
+
     def locate(self, path: str) -> str:
         check_path(path)
         return f"{self.root}/{path}"
@@ -140,6 +144,9 @@ class LocalStore:
             finally:
                 handle.discard()
 
+    def check_access(self) -> None:
+        self.probe()
+
     def make_scratch(self, path: str) -> str:
         location = self._locate_new(path)
         with translate_errors(path):
@@ -151,6 +158,9 @@ class LocalStore:
 
     def scratch_folders(self, folder: str) -> Iterator[str]:
         return self.folders(folder)
+
+    def close(self) -> None:
+        """Do nothing: the store has no resources."""
 
     def _locate_new(self, path: str) -> str:
         """Return the location of a file that does not exist yet, in an existing folder."""

@@ -12,9 +12,11 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 
@@ -40,7 +42,8 @@ _BLOCK_BYTES = 4 << 20
 _TAIL_BYTES = 64 << 10  # contains most footers of Parquet
 _PARQUET_END_BYTES = 8  # length of the footer, and the magic number
 _DELETED_AT_ONCE = 1_000  # limit of S3
-_PROBE_PATH = f"{SCRATCH_FOLDER}/ready"
+_PROBE_PATH, _PROBE_CONTENT = f"{SCRATCH_FOLDER}/ready", b"penstock"
+_PROBE_CONNECT_SECONDS, _PROBE_READ_SECONDS = 3, 5  # a readiness check waits for the response
 
 _used_in_process: int | None = None  # id of the process in which the threads of obstore run
 
@@ -51,6 +54,9 @@ class ObjectStore:
     def __init__(self, settings: StoreSettings, cache: FileCache) -> None:
         self._settings, self.cache = settings, cache
         self._client = settings.build_client()
+        self._probe_client = replace(
+            settings, connect_seconds=_PROBE_CONNECT_SECONDS, read_seconds=_PROBE_READ_SECONDS, retries=0
+        ).build_client()
         self._executor = ThreadPoolExecutor(_FETCH_THREADS, "penstock fetch")  # starts its threads lazily
 
     def __repr__(self) -> str:
@@ -58,6 +64,10 @@ class ObjectStore:
 
     def __reduce__(self) -> Any:
         raise TypeError("an ObjectStore contains credentials and is never pickled")
+
+    @property
+    def is_remote(self) -> bool:
+        return True
 
     def locate(self, path: str) -> str:
         return self.cache.locate(path)
@@ -215,7 +225,19 @@ class ObjectStore:
         import obstore
 
         with _requests(_PROBE_PATH):
-            obstore.put(self._client, _PROBE_PATH, b"penstock", use_multipart=False)
+            obstore.put(self._probe_client, _PROBE_PATH, _PROBE_CONTENT, use_multipart=False)
+
+    def check_access(self) -> None:
+        path = f"{SCRATCH_FOLDER}/check-{uuid4().hex}"
+        handle = self.create(path)
+        handle.write(_PROBE_CONTENT)
+        sealed = handle.seal()
+        try:
+            is_listed = path in dict(self.files(SCRATCH_FOLDER))
+            if not is_listed or self.checksum(path) != sealed.checksum:
+                raise Unavailable("storage_failed.unreadable", path=path)
+        finally:
+            self.remove([path])
 
     def make_scratch(self, path: str) -> str:
         location = self.draft(path)

@@ -20,6 +20,10 @@ class TenantStore:
         self._data, self._scratch = f"{DATA_FOLDER}/{tenant}", f"{SCRATCH_FOLDER}/{tenant}"
         self._data_prefix, self._scratch_prefix = f"{self._data}/", f"{self._scratch}/"
 
+    @property
+    def is_remote(self) -> bool:
+        return self._store.is_remote
+
     def locate(self, path: str) -> str:
         return self._store.locate(self._checked(path))
 
@@ -69,6 +73,9 @@ class TenantStore:
     def probe(self) -> None:
         self._store.probe()
 
+    def check_access(self) -> None:
+        self._store.check_access()
+
     def make_scratch(self, path: str) -> str:
         return self._store.make_scratch(self._checked_scratch(path))
 
@@ -79,6 +86,9 @@ class TenantStore:
         if folder != self._scratch:
             self._checked_scratch(folder)
         return self._store.scratch_folders(folder)
+
+    def close(self) -> None:
+        """Do nothing: the workspace closes the store."""
 
     def _checked(self, path: str) -> str:
         if not path.startswith(self._data_prefix):
