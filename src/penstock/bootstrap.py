@@ -181,7 +181,9 @@ def build_query_executor(settings: Settings, workspace: Workspace) -> QueryExecu
         rows=settings.query_rows,
         bytes=settings.query_bytes,
     )
-    processes = sandbox.Sandbox(workspace.data, limits, max_running=settings.queries_at_once)
+    processes = sandbox.Sandbox(
+        workspace.data, limits, max_running=settings.queries_at_once, open_files=workspace.store.open_local
+    )
     return QueryExecutor(workspace, processes, settings.query_cache_bytes)
 
 

@@ -316,10 +316,11 @@ class ObjectStore:
         try:
             pinned.result()
         except Unavailable as error:
-            if error.reason != "cache_full" or not ahead:
+            if error.reason != "cache_full":
                 raise
-            later = [fetched for fetched, _ in ahead]
+            later, requests = [fetched for fetched, _ in ahead], [request for _, request in ahead]
             self._abandon(ahead)
+            wait(requests)
             self._pin(file)
             ahead.extend((fetched, self._executor.submit(self._pin, fetched)) for fetched in later)
 
