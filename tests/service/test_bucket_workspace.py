@@ -217,10 +217,10 @@ def test_readiness_touches_the_bucket(lake: Lake, settings: config.Settings) -> 
 def test_store_of_rejects_paths_of_other_tenants(lake: Lake) -> None:
     people = lake.create("demo.people", ROWS)
     (file,) = people.current().files()
-    stranger = replace(lake.caller, tenant=uuid4())
-    assert isinstance(stranger, Caller)
+    other_caller = replace(lake.caller, tenant=uuid4())
+    assert isinstance(other_caller, Caller)
     with pytest.raises(AssertionError, match="not a path of the tenant"):
-        lake._workspace.store_of(stranger).locate(file.path)
+        lake._workspace.store_of(other_caller).locate(file.path)
 
 
 # Workspace and bucket

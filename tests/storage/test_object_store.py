@@ -166,10 +166,10 @@ def test_errors_name_the_cause_and_no_credentials(
 
 
 def test_repr_shows_no_credentials(s3_server: S3Server, store: ObjectStore, bucket: str) -> None:
-    shown = f"{store!r} {settings(s3_server, bucket)!r}"
-    assert f"s3://{bucket}/lake" in shown
-    assert s3_server.secret_key not in shown
-    assert s3_server.endpoint not in shown
+    text = f"{store!r} {settings(s3_server, bucket)!r}"
+    assert f"s3://{bucket}/lake" in text
+    assert s3_server.secret_key not in text
+    assert s3_server.endpoint not in text
 
 
 def test_store_is_never_pickled_or_copied(store: ObjectStore) -> None:

@@ -117,6 +117,9 @@ class DatasetVersion:
         Give the reader the schema of the version: a compacted or edited file has an additional column `_rowid`, and an
         older file may lack columns or have narrower types. `scan` handles all of this.
 
+        If the data files are in a bucket, these are URIs for readers with access to it, such as `s3a://bucket/lake/data/…`
+        for Spark. The local copies are not listed, because they may be removed while they are read.
+
         Args:
             where: as in `files`
 
