@@ -273,3 +273,31 @@ def test_close_removes_temporary_files(tmp_path: Path) -> None:
     use(cache, "a")  # it can be opened again
     assert cache.hits == 1
     cache.close()
+
+
+def test_unpin_after_close_is_ignored(cache: FileCache) -> None:
+    cache.pin(file("a"), download)
+    cache.close()
+    cache.unpin(file("a").path)
+    assert list((cache.folder / "work").iterdir()) == []
+
+
+def test_caches_of_several_processes_stay_within_the_limit(cache: FileCache) -> None:
+    script = dedent("""
+        import random, sys
+        from pathlib import Path
+        from storage.test_file_cache import FILE_BYTES, content, download, file
+        from penstock.storage.file_cache import FileCache
+        cache, choices = FileCache(Path(sys.argv[1]), 3 * FILE_BYTES), random.Random(sys.argv[2])
+        for _ in range(200):
+            name = choices.choice("abcdefgh")
+            cache.pin(file(name), download)
+            assert Path(cache.locate(file(name).path)).read_bytes() == content(name)
+            cache.unpin(file(name).path)
+        cache.close()
+    """)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", script, str(cache.folder)]
+    processes = [subprocess.Popen([*command, str(seed)], env=environment) for seed in range(3)]
+    assert [process.wait(60) for process in processes] == [0, 0, 0]
+    assert used_bytes(cache) == FILE_BYTES * len(cached(cache)) <= 3 * FILE_BYTES

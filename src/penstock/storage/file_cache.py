@@ -3,7 +3,7 @@
     <folder>/data/…            complete files, under the paths that they have in the bucket
     <folder>/work/<id>/        partial downloads, drafts and scratch folders of one process
     <folder>/work/<id>.lock    locked while the process lives
-    <folder>/pins              one locked byte for each file in use
+    <folder>/pins              a locked byte for each file in use, and for each download
     <folder>/usage             bytes of the complete files and of the downloads in progress
 
 A file never changes, so that a copy never becomes stale. A copy is complete from the moment it has its name. It is
@@ -32,6 +32,7 @@ from penstock.storage.local_store import checksum_file
 DEFAULT_CACHE_BYTES = 10 << 30
 _TARGET_PERCENT = 95  # of the size, after an eviction: the next few files need no other one
 _PART_SUFFIX = ".part"
+_DOWNLOAD_BYTES = 1 << 62  # distance between the bytes that stand for a file in use and for its download
 
 Download = Callable[[str], Iterable[bytes]]  # yields the content of a path
 
@@ -82,8 +83,11 @@ class FileCache:
         return True
 
     def unpin(self, path: str) -> None:
-        """Allow the removal of a pinned file."""
-        self._opened().pins.remove(path)
+        """Allow the removal of a pinned file. After `close` nothing is pinned any more."""
+        with self._lock:
+            pins = self._pins
+        if pins:
+            pins.remove(path)
 
     def draft_location(self, name: str) -> str:
         """Return the location of a new file or folder of this process, on the same file system as the cache."""
@@ -136,7 +140,7 @@ class FileCache:
         return True
 
     def _download_once(self, file: FileReference, download: Download) -> None:
-        """Download a file, or wait for the thread of this process that already downloads it."""
+        """Download a file, or wait for the thread or process that already downloads it."""
         with self._lock:
             running = self._downloads.get(file.path)
             if running is None:
@@ -145,9 +149,10 @@ class FileCache:
             running.result()
             return
         try:
-            if not self._is_cached(file):  # another thread may have finished between the check and the lock
-                self.misses += 1
-                self._download(file, download)
+            with self._opened().pins.download_lock(file.path):
+                if not self._is_cached(file):  # another thread or process may have finished in the meantime
+                    self.misses += 1
+                    self._download(file, download)
         except BaseException as error:
             own.set_exception(error)
             raise
@@ -209,11 +214,12 @@ class FileCache:
     def _evict(self, max_bytes: int) -> int:
         """Remove the least recently used files until at most `max_bytes` are used, and return the bytes in use."""
         _remove_dead_processes(self.folder / "work")
-        used = sum(_part_sizes(self.folder / "work"))
+        parts = dict(_part_sizes(self.folder / "work"))
         entries = sorted(_cached_files(f"{self.folder}/{DATA_FOLDER}"))
-        used += sum(size for _, size, _ in entries)
+        # A download that was completed in between is listed as both.
+        used = sum(parts.values()) + sum(size for _, size, inode, _ in entries if inode not in parts)
         with self._evictor() as evictor:
-            for _, _, location in entries:
+            for _, _, _, location in entries:
                 if used <= max_bytes:
                     break
                 used -= evictor.remove(os.path.relpath(location, self.folder))
@@ -295,13 +301,25 @@ class _PinTable:
     def remove(self, path: str) -> None:
         byte = _pin_byte(path)
         with self._lock:
-            self._counts[byte] -= 1
-            if not self._counts[byte]:
-                del self._counts[byte]
+            if self._counts[byte] > 1:
+                self._counts[byte] -= 1
+            elif self._counts.pop(byte, 0):
                 _lock_byte(self._descriptor, fcntl.F_UNLCK, byte)
 
+    @contextmanager
+    def download_lock(self, path: str) -> Iterator[None]:
+        """Wait until no other process downloads the file. One thread of a process at a time calls this for a path."""
+        byte = _pin_byte(path) + _DOWNLOAD_BYTES
+        _lock_byte(self._descriptor, fcntl.F_WRLCK, byte, wait=True)
+        try:
+            yield
+        finally:
+            _lock_byte(self._descriptor, fcntl.F_UNLCK, byte)
+
     def close(self) -> None:
-        os.close(self._descriptor)
+        with self._lock:
+            self._counts.clear()
+            os.close(self._descriptor)
 
 
 class _Evictor:
@@ -357,8 +375,8 @@ class _Used:
         self.bytes = used
 
 
-def _cached_files(folder: str) -> Iterator[tuple[float, int, str]]:
-    """Yield time of last use, size and location of each file below a folder."""
+def _cached_files(folder: str) -> Iterator[tuple[float, int, int, str]]:
+    """Yield time of last use, size, inode and location of each file below a folder."""
     with suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
@@ -366,13 +384,15 @@ def _cached_files(folder: str) -> Iterator[tuple[float, int, str]]:
                 continue
             with suppress(FileNotFoundError):
                 status = entry.stat(follow_symlinks=False)
-                yield status.st_mtime, status.st_size, entry.path
+                yield status.st_mtime, status.st_size, status.st_ino, entry.path
 
 
-def _part_sizes(folder: Path) -> Iterator[int]:
+def _part_sizes(folder: Path) -> Iterator[tuple[int, int]]:
+    """Yield inode and size of each download in progress."""
     for part in folder.glob(f"*/*{_PART_SUFFIX}"):
         with suppress(FileNotFoundError):
-            yield part.stat().st_size
+            status = part.stat()
+            yield status.st_ino, status.st_size
 
 
 def _pin_byte(path: str) -> int:

@@ -42,6 +42,7 @@ from penstock.storage import data_files
 T = TypeVar("T")
 _LOCK_WAIT_SECONDS = 120.0  # for a dataset that another writer has locked
 _ADOPT_THREADS = 4  # files that are hashed and flushed at once
+_COPY_THREADS = 16
 
 
 class StagingArea:
@@ -186,14 +187,18 @@ class StagingArea:
             self._ws.file_sizing.file_bytes,
         )
 
-    def link(self, folder: str, files: Iterable[DataFile]) -> tuple[NewFile, ...]:
+    def link(self, folder: str, files: Sequence[DataFile]) -> tuple[NewFile, ...]:
         """Copy files of another dataset into this one, with hard links if the store has them. The rows get new row ids."""
-        added = []
-        for file in files:
-            path = f"{folder}/{data_files.new_file_name(self._lease)}"
-            self._store.copy(file.path, path)
-            added.append(NewFile(path, file.rows, file.bytes, file.checksum, file.stats, deleted=file.deleted))
-            self._files.append(added[-1])
+        paths = {file.path: f"{folder}/{data_files.new_file_name(self._lease)}" for file in files}
+        added = [
+            NewFile(paths[file.path], file.rows, file.bytes, file.checksum, file.stats, deleted=file.deleted)
+            for file in files
+        ]
+        self._files += added
+        # A copy within a bucket is one request, and a hard link takes less time than a thread.
+        with ThreadPoolExecutor(_COPY_THREADS if self._store.is_remote else 1) as pool:
+            copy_all = pool.map if self._store.is_remote else map
+            list(copy_all(self._store.copy, paths.keys(), paths.values()))
         if added:
             self._store.sync(folder)
             failpoints.hit("stage.synced")
