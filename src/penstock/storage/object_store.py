@@ -436,7 +436,8 @@ class _requests:  # noqa: N801  (used as a function)
             return
         is_refused = isinstance(error, PermissionDeniedError | UnauthenticatedError)
         if isinstance(error, BaseError | FileNotFoundError | OSError):
-            raise Unavailable(_reason(str(error), is_refused=is_refused), path=self._path) from None
+            reason = _reason(str(error), is_refused=is_refused)
+            raise Unavailable(reason, path=self._path) from None
 
 
 def _reason(message: str, *, is_refused: bool) -> str:
