@@ -76,6 +76,16 @@ def _parse_pairs(text: str) -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
+def _parse_options(text: str) -> dict[str, str]:
+    """Parse `name=value; name=value`, or `@path` of a file with one pair on each line."""
+    if not text.startswith("@"):
+        return _parse_pairs(text)
+    try:
+        return _parse_pairs(Path(text[1:]).read_text("utf-8"))
+    except OSError:
+        raise ValueError(text) from None
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Every setting is an environment variable. An option of a command takes precedence."""
@@ -92,6 +102,54 @@ class Settings:
         None,
         "URL of the catalog database for `penstock migrate`, as the owner of its tables. Unset: PENSTOCK_DATABASE_URL.",
         secret=True,
+    )
+    store: str | None = _setting(
+        "PENSTOCK_STORE",
+        None,
+        "Bucket of the data files: s3://bucket/prefix, gs://… or az://…. Unset: that of `penstock init --store`, else the "
+        "workspace folder.",
+    )
+    store_options: Mapping[str, str] | None = _setting(
+        "PENSTOCK_STORE_OPTIONS",
+        None,
+        "Options and credentials of the bucket, with the names of object_store: access_key_id=…; secret_access_key=…; "
+        "endpoint=…; region=…, or @ and the path of a file with them. Unset: the environment or the identity of the machine.",
+        _parse_options,
+        secret=True,
+    )
+    store_connect_seconds: int = _setting(
+        "PENSTOCK_STORE_CONNECT_SECONDS", 5, "Seconds to connect to the bucket.", _parse_seconds
+    )
+    store_read_seconds: int = _setting(
+        "PENSTOCK_STORE_READ_SECONDS",
+        30,
+        "Seconds without a byte from the bucket after which a request has failed.",
+        _parse_seconds,
+    )
+    store_retries: int = _setting(
+        "PENSTOCK_STORE_RETRIES",
+        5,
+        "Maximum number of times that a request to the bucket is repeated, with growing delays.",
+        _parse_positive,
+    )
+    store_retry_seconds: int = _setting(
+        "PENSTOCK_STORE_RETRY_SECONDS",
+        60,
+        "Seconds after which a request to the bucket is not repeated again.",
+        _parse_seconds,
+    )
+    cache_dir: Path | None = _setting(
+        "PENSTOCK_CACHE_DIR",
+        None,
+        "Local folder for copies of the bucket's files, shared by all processes of the machine. Unset: `cache` in the "
+        "workspace folder.",
+        Path,
+    )
+    cache_bytes: int = _setting(
+        "PENSTOCK_CACHE_BYTES",
+        10 << 30,
+        "Size of the local copies of the bucket's files in bytes. The files that one operation reads at once must fit.",
+        _parse_bytes,
     )
     durable: bool = _setting(
         "PENSTOCK_DURABLE", True, "Flush files and catalog to disk before a write is acknowledged.", _parse_flag

@@ -24,6 +24,7 @@ EXTRAS = {
     "nicegui": "ui",
     "httpx": "ui",
     "psycopg": "postgres",
+    "obstore": "object-store",
 }
 
 

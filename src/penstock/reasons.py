@@ -604,6 +604,10 @@ REASONS: dict[str, tuple[str, str]] = {
         "Unavailable",
         "A data file is missing. It was swept while it was read, or removed from the workspace",
     ),
+    "file_damaged.object": (
+        "Unavailable",
+        "{path} does not have the size and checksum of its commit in the object store. Restore it from a backup or an earlier version of the object",
+    ),
     "file_unreadable": (
         "Unavailable",
         "A data file cannot be read. Run `penstock doctor --verify` to find it",
@@ -667,6 +671,98 @@ REASONS: dict[str, tuple[str, str]] = {
     "partitioned_folder": (
         "Invalid",
         "{file} stores a column in its folder names ({partition}), which is not supported. Write it without partitions first",
+    ),
+    "bad_store_options.unknown": (
+        "Invalid",
+        "PENSTOCK_STORE_OPTIONS: unknown option {key!r}. Use the configuration keys of object_store, such as access_key_id, secret_access_key, region, endpoint",
+    ),
+    "bad_store_options.value": (
+        "Invalid",
+        "PENSTOCK_STORE_OPTIONS: an option has an invalid value ({error})",
+    ),
+    "bad_store_options.no_url": (
+        "Invalid",
+        "PENSTOCK_STORE_OPTIONS is set, but the workspace has no object store. Set PENSTOCK_STORE",
+    ),
+    "bad_store_url": (
+        "Invalid",
+        "The URL of the store must have the form scheme://bucket/prefix, without credentials and parameters. Schemes: {schemes}. Set credentials with PENSTOCK_STORE_OPTIONS",
+    ),
+    "unsupported_store.hdfs": (
+        "Unsupported",
+        "hdfs:// is not supported as a store. Mount the file system as a folder, or use a bucket",
+    ),
+    "store_forked": (
+        "Unavailable",
+        "This process was forked from one that uses the object store, which cannot be used here. Start processes with `spawn` or `forkserver`",
+    ),
+    "store_refused.denied": (
+        "Unavailable",
+        "The object store refused a request. Grant the credentials permission to read, write, list and delete objects below the prefix of the store",
+    ),
+    "store_refused.wrong_key": (
+        "Unavailable",
+        "The object store does not accept the access key or its secret. Correct PENSTOCK_STORE_OPTIONS",
+    ),
+    "store_refused.expired": (
+        "Unavailable",
+        "The credentials of the object store have expired. Renew them",
+    ),
+    "store_refused.no_credentials": (
+        "Unavailable",
+        "There are no credentials for the object store. Set PENSTOCK_STORE_OPTIONS, the environment variables of its service, or an identity of the machine",
+    ),
+    "store_refused.clock_skew": (
+        "Unavailable",
+        "The object store refused a request because the clock of this machine is wrong. Synchronize it",
+    ),
+    "store_bucket_missing": (
+        "Unavailable",
+        "The bucket of the store does not exist. Create it, or correct PENSTOCK_STORE",
+    ),
+    "store_busy": (
+        "Unavailable",
+        "The object store limits the rate of requests. Retry later",
+    ),
+    "store_unavailable": (
+        "Unavailable",
+        "The object store cannot be reached or did not answer in time. Retry later",
+    ),
+    "store_has_local_files": (
+        "Invalid",
+        "{folder} has data files of its own, which are not in the bucket. Use a new folder, or unset PENSTOCK_STORE",
+    ),
+    "store_not_initialized": (
+        "NotFound",
+        "The bucket contains no workspace below the prefix of the store. Create it with `penstock init --store`",
+    ),
+    "store_of_other_workspace": (
+        "AlreadyExists",
+        "The bucket contains the workspace of tenant {tenant} below the prefix of the store. Choose another prefix, or initialize a new folder to join the workspace",
+    ),
+    "store_marker_broken": (
+        "Invalid",
+        "The object penstock.json below the prefix of the store is not that of a workspace. Choose another prefix",
+    ),
+    "store_needs_shared_catalog": (
+        "Invalid",
+        "The bucket contains the workspace of tenant {tenant}, whose catalog is not in this folder. Set PENSTOCK_DATABASE_URL to its database",
+    ),
+    "store_of_other_catalog": (
+        "Invalid",
+        "The bucket contains data files of tenant {tenant}, and the catalog has no commit of it. Set PENSTOCK_DATABASE_URL to the database of the workspace",
+    ),
+    "cache_full.file": (
+        "Unavailable",
+        "A data file of {size:,} bytes does not fit into the cache of {max_bytes:,} bytes. Increase PENSTOCK_CACHE_BYTES",
+    ),
+    "cache_full.files": (
+        "Unavailable",
+        "The operation needs data files of {size:,} bytes at once, and the cache has {max_bytes:,} bytes. Increase PENSTOCK_CACHE_BYTES",
+    ),
+    "cache_full.pinned": (
+        "Unavailable",
+        "The cache of {max_bytes:,} bytes is full of data files in use. Retry later, or increase PENSTOCK_CACHE_BYTES",
     ),
     "storage_failed.unreadable": (
         "Unavailable",

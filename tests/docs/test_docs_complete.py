@@ -32,6 +32,7 @@ FOR_TESTS = {"PENSTOCK_SOAK", "PENSTOCK_QUICK"}
 # Modules that raise an error with a computed reason, and the source of the reason on the errors page.
 COMPUTED_REASONS = {
     "cancellation": {"self._reason"},
+    "storage/object_store": {"reason"},  # a table by the code of the response
     "core/result_schema/parse": {"_REASONS[problem]", "key", "main.reason"},  # rows of the table of reasons
     "catalog/versioned_store": {  # rows of the table of reasons
         "f'{self.entry_type}_changed'",

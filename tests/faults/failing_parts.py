@@ -11,7 +11,8 @@ from sqlalchemy.exc import OperationalError
 
 from penstock.catalog.database import Database
 from penstock.errors import Unavailable
-from penstock.storage.file_store import LocalFileHandle, LocalStore, StoredFile
+from penstock.storage.file_store import StoredFile
+from penstock.storage.local_store import LocalFileHandle, LocalStore
 
 
 class Countdown:
@@ -28,7 +29,7 @@ class Countdown:
 
 
 class FailingStore(LocalStore):
-    """A file store that is full at the N-th file operation: create, write, seal, reserve_path, adopt, sync, remove."""
+    """A file store that is full at the N-th file operation: create, write, seal, draft, make_scratch, adopt, sync, remove."""
 
     def __init__(self, root: Path, countdown: Countdown) -> None:
         super().__init__(root, durable=False)
@@ -39,21 +40,25 @@ class FailingStore(LocalStore):
         sink = super().create(path)
         return FailingSink(sink._path, sink._file, self._countdown)
 
-    def reserve_path(self, path: str) -> str:
-        self._use("reserve_path")
-        return super().reserve_path(path)
+    def draft(self, path: str) -> str:
+        self._use("draft")
+        return super().draft(path)
 
-    def adopt(self, located: str, path: str) -> StoredFile:
+    def make_scratch(self, path: str) -> str:
+        self._use("make_scratch")
+        return super().make_scratch(path)
+
+    def adopt(self, draft: str, path: str) -> StoredFile:
         self._use("adopt")
-        return super().adopt(located, path)
+        return super().adopt(draft, path)
 
     def sync(self, folder: str) -> None:
         self._use("sync")
         super().sync(folder)
 
-    def remove(self, path: str) -> None:
+    def _remove_file(self, path: str) -> None:
         self._use("remove")
-        super().remove(path)
+        super()._remove_file(path)
 
     def _use(self, operation: str) -> None:
         if self._countdown.step():

@@ -88,7 +88,7 @@ class TransactionClient:
         added: list[NewFile] = []
         removed = []
         for file in working.files():
-            rows = pa.Table.from_batches(scan_with_row_ids(self.lake._workspace.store, file, working.schema))
+            rows = pa.Table.from_batches(scan_with_row_ids(self.lake._workspace.store, [file], working.schema))
             if key in (ids := rows["id"].to_pylist()):
                 removed.append(file)
                 words = [word if id == key else old for id, old in zip(ids, rows["word"].to_pylist(), strict=True)]

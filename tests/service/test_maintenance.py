@@ -89,7 +89,7 @@ def test_pass_visits_every_tenant(lake: Lake, other_tenant: Lake) -> None:
 
 def test_pass_error_of_one_dataset_does_not_stop_the_others(lake: Lake) -> None:
     broken, due = with_files(lake, "demo.a", 4), with_files(lake, "demo.b", 4)
-    lake._workspace.store.remove(broken.current().files()[0].path)
+    lake._workspace.store.remove([broken.current().files()[0].path])
     for _ in range(2):
         assert MaintenanceWorker(lake._workspace, POLICY).run_pass()
         assert (broken.version, due.version) == (4, 5)

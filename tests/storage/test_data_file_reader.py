@@ -14,7 +14,7 @@ from penstock.core.dataset.changes import DataFile
 from penstock.core.names import STORED_ROW_ID_COLUMN
 from penstock.errors import Unavailable
 from penstock.storage.data_file_reader import MAX_BATCH_BYTES, RowGroupFilter, read_positions
-from penstock.storage.file_store import LocalStore
+from penstock.storage.local_store import LocalStore
 from penstock.storage.read_ahead import read_ahead
 from penstock.storage.scan import scan
 

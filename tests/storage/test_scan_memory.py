@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from penstock.core.dataset.changes import DataFile
 from penstock.service.memory_release import anonymous_memory_bytes, release_free_memory
-from penstock.storage.file_store import LocalStore
+from penstock.storage.local_store import LocalStore
 from penstock.storage.scan import scan
 
 folder, options = Path(sys.argv[1]), json.loads(sys.argv[2])

@@ -14,7 +14,12 @@ _BY_FIXTURE = {
     "spark": "spark", "spark_cluster": "cluster", "postgres_url": "postgres", "chromium": "browser", "s3_server": "s3",
 }  # fmt: skip
 # "s3" as a word: an address s3://… alone starts no server.
-_BY_PARAMETER = {"spark": "spark", "postgresql": "postgres", "(?<![a-z0-9])s3(?![a-z0-9:])": "s3"}
+_BY_PARAMETER = {
+    "spark": "spark",
+    "postgresql": "postgres",
+    "(?<![a-z])bucket(?![a-z])": "s3",
+    "(?<![a-z0-9])s3(?![a-z0-9:])": "s3",
+}
 # Modules whose tests start servers or many processes, or kill them at every step. `make quick` leaves them out.
 _SLOW_MODULES = {
     "catalog/test_conflicts",
@@ -28,7 +33,7 @@ _SLOW_MODULES = {
     "rest/test_runs", "rest/test_serve", "rest/test_undelete",
     "service/test_compact", "service/test_merge_interference", "service/test_merge_memory", "service/test_run_workers",
     "service/test_sandbox", "service/test_sandbox_deletion_vectors",
-    "storage/test_import_files", "ui/test_reconnects",
+    "storage/test_file_cache", "storage/test_import_files", "storage/test_object_store", "ui/test_reconnects",
 }  # fmt: skip
 # Tests of other modules that take more than about half a second of CPU time, most of them in processes that they start.
 _SLOW_TESTS = {

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -213,12 +213,26 @@ def files(
     return _with_vectors(tx, snapshot, [file for file in files if file.may_contain(bounds)])
 
 
-def file_listing(tx: CatalogTransaction, snapshot: Snapshot) -> list[tuple[str, int, str, DeletionVector | None]]:
-    """Return path, row count, serialized statistics and deletion vector of every file of a snapshot."""
+@dataclass(frozen=True, slots=True)
+class ListedFile:
+    """A file of a snapshot, with its statistics as they are stored."""
+
+    path: str
+    rows: int
+    bytes: int
+    checksum: str
+    stats_json: str
+    deleted: DeletionVector | None
+
+
+def file_listing(tx: CatalogTransaction, snapshot: Snapshot) -> list[ListedFile]:
+    """Return every file of a snapshot without parsing its statistics."""
     _assert_not_swept(tx, snapshot)
     rows = _select_files(tx, snapshot, None, stats=True)
     vectors = _load_vectors(tx, snapshot, [row.file_no for row in rows])
-    return [(row.path, row.rows, row.stats, vectors.get(row.file_no)) for row in rows]
+    return [
+        ListedFile(row.path, row.rows, row.bytes, row.checksum, row.stats, vectors.get(row.file_no)) for row in rows
+    ]
 
 
 def _with_vectors(tx: CatalogTransaction, snapshot: Snapshot, files: list[DataFile]) -> list[DataFile]:

@@ -17,25 +17,32 @@ if TYPE_CHECKING:
 @click.command(cls=Command)
 @click.argument("folder", type=click.Path(path_type=Path), required=False)
 @click.option("--tenant", type=click.UUID, help="Tenant of the local command line and Python API.  [default: a new id]")
+@click.option("--store", help="Bucket for the data files: s3://bucket/prefix.  [default: PENSTOCK_STORE, else FOLDER]")
 @standard_options(
     """
     penstock init lake
+    penstock init lake --store s3://bucket/lake
     penstock init lake --tenant 7c0e6f0e-2d3c-4f0a-9d55-0a4f8f1b2c3d
     """
 )
-def init(context: CliContext, folder: Path | None, tenant: UUID | None) -> None:
-    """Create a workspace in FOLDER, with a catalog in SQLite or in PENSTOCK_DATABASE_URL."""
-    from penstock import config, lake
-    from penstock.errors import AlreadyExists
-    from penstock.workspace_folder import create_workspace_folder
+def init(context: CliContext, folder: Path | None, tenant: UUID | None, store: str | None) -> None:
+    """Create a workspace in FOLDER, with a catalog in SQLite or in PENSTOCK_DATABASE_URL.
 
-    settings = config.load_settings(workspace=folder or context.workspace)
-    created = create_workspace_folder(settings.workspace, tenant)
+    With --store the data files are in a bucket, and FOLDER holds the local copies of them. Credentials come from
+    PENSTOCK_STORE_OPTIONS or from the environment. Another machine joins the workspace with the same --store and the
+    same PENSTOCK_DATABASE_URL.
+    """
+    from penstock import bootstrap, config, lake
+    from penstock.errors import AlreadyExists
+
+    settings = config.load_settings(workspace=folder or context.workspace, store=store)
+    created = bootstrap.create_workspace(settings, tenant)
     path = created.folder
     if tenant not in (None, created.tenant):
         raise AlreadyExists("workspace_of_other_tenant", {"folder": path, "tenant": created.tenant})
     lake.open(settings=settings, create=True).close()
     facts = {"workspace": str(path), "tenant": str(created.tenant)}
+    facts |= {"store": created.store} if created.store else {}
     context.report(
         facts, f"{path} is a workspace of tenant {created.tenant}. Use it with: export PENSTOCK_WORKSPACE={path}"
     )
@@ -90,7 +97,8 @@ def doctor(context: CliContext, verify: bool) -> None:
         checks.append(CheckResult("workspace", CheckStatus.WARNING, error.message, "penstock init"))
     else:
         workspace = bootstrap.build_workspace(settings, folder)
-        checks += [*service_doctor.check_folder(folder.folder), *service_doctor.check_database(workspace.db)]
+        checks += [*service_doctor.check_folder(folder.folder), *service_doctor.check_store(workspace.store)]
+        checks += service_doctor.check_database(workspace.db)
         if verify and all(check.state is not CheckStatus.FAILED for check in checks):
             with context.progress("reading") as line:
                 caller = local_caller(folder.tenant, "doctor")

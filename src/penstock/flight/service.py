@@ -82,7 +82,7 @@ class FlightService:
         newest = overlay.base.version.number
         if ticket.version is None:
             options = ScanOptions(ticket.columns, ticket.filter, ticket.rowid, BATCH_ROWS, read_ahead)
-            return read.scan_overlay(self._ws, overlay, options)
+            return read.scan_overlay(self._ws, caller, overlay, options)
         if ticket.version > newest:
             raise NotFound(
                 "version_not_found.transaction",

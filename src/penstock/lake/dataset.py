@@ -156,6 +156,9 @@ class DatasetVersion:
         Give the reader the schema of the version: a compacted or edited file has an additional column `_rowid`, and an
         older file may lack columns or have narrower types. `scan` handles all of this.
 
+        If the data files are in a bucket, these are URIs for readers with access to it, such as `s3a://bucket/lake/data/…`
+        for Spark. The local copies are not listed, because they may be removed while they are read.
+
         Args:
             where: as in `files`
 
@@ -172,7 +175,8 @@ class DatasetVersion:
         if marked := [file for file in files if file.deleted]:
             rows = sum(len(file.deleted) for file in marked if file.deleted)
             raise Unsupported("deleted_rows_in_files", {"name": self.snapshot.name, "rows": rows, "files": len(marked)})
-        return [self._lake._workspace.store.locate(file.path) for file in files]
+        store = self._lake._workspace.store_of(self._lake.caller)
+        return [store.uri(file.path) for file in files]
 
     def __arrow_c_schema__(self) -> object:
         return self.schema.__arrow_c_schema__()

@@ -1,7 +1,8 @@
 """A plain directory of Parquet files as the target of a merge: its files, their layouts, and the commit."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,9 @@ class DirectoryTarget:
             if self._directory_files[file.path].nulls != 0
             or any(file.partition_values.get(key, 0) is None for key in keys)
         ]
+
+    def open_files(self, _files: Iterable[TargetFile]) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def files(self, _key_ranges: KeyRanges | None) -> list[TargetFile]:
         return self._files

@@ -20,11 +20,18 @@ from penstock.engines.spark.requirements import SUPPORTED_JAVA_VERSIONS as JAVA
 from penstock.engines.spark.requirements import find_java
 from penstock.errors import PenstockError
 from penstock.service.workspace import Workspace
-from penstock.storage.file_store import checksum
+from penstock.storage.file_store import FileStore
 
 MIN_PYTHON = (3, 11)
 # One package of each extra, and the extra that installs it.
-EXTRAS = {"pyspark": "spark", "pyjwt": "server", "grpcio": "server", "psycopg": "postgres", "nicegui": "ui"}
+EXTRAS = {
+    "pyspark": "spark",
+    "pyjwt": "server",
+    "grpcio": "server",
+    "psycopg": "postgres",
+    "nicegui": "ui",
+    "obstore": "object-store",
+}
 MIN_FREE_BYTES = 5 << 30  # of the disk; with less, a write may fail
 
 
@@ -91,6 +98,17 @@ def check_folder(path: Path) -> Iterator[CheckResult]:
     )
 
 
+def check_store(store: FileStore) -> Iterator[CheckResult]:
+    """Check that objects can be written to, listed in and removed from the bucket of the workspace, if it has one."""
+    if not store.is_remote:
+        return
+    try:
+        store.check_access()
+        yield CheckResult("store", CheckStatus.OK, repr(store))
+    except PenstockError as error:
+        yield CheckResult("store", CheckStatus.FAILED, error.message, "check PENSTOCK_STORE and PENSTOCK_STORE_OPTIONS")
+
+
 def check_database(db: Database) -> Iterator[CheckResult]:
     """Check the database connection, the revision of the catalog, and PostgreSQL's row-level security."""
     try:
@@ -119,7 +137,7 @@ def check_files(ws: Workspace, caller: Caller, progress: ProgressCallback | None
         caller: an admin of the tenant
         progress: receives the number of bytes read; may raise to stop
     """
-    tracker = ProgressTracker(progress, Progress(unit="bytes"))
+    tracker, store = ProgressTracker(progress, Progress(unit="bytes")), ws.store_of(caller)
     with ws.db.read(caller) as tx:
         names = [(snapshot.name, snapshot.dataset) for snapshot in snapshots.list_newest(tx)]
     for name, dataset in names:
@@ -129,7 +147,7 @@ def check_files(ws: Workspace, caller: Caller, progress: ProgressCallback | None
         if totals:
             yield CheckResult(str(name), CheckStatus.FAILED, totals, "restore the catalog from a backup")
             continue
-        bad = [file.path for file in files if checksum(ws.store, file.path, tracker.add) != file.checksum]
+        bad = [file.path for file in files if store.checksum(file.path, tracker.add) != file.checksum]
         if bad:
             yield CheckResult(
                 str(name), CheckStatus.FAILED, f"{len(bad)} of {len(files)} files are damaged or missing: {bad[0]}",

@@ -1,7 +1,6 @@
 """Readiness checks of a server: the catalog, the file store, and Spark if the server executes runs."""
 
 import logging
-from uuid import uuid4
 
 from penstock.catalog import migrate
 from penstock.errors import PenstockError
@@ -33,12 +32,7 @@ def _check_catalog(ws: Workspace) -> str:
 
 def _check_store(ws: Workspace) -> str:
     try:
-        file = ws.store.create(f"scratch/ready-{uuid4().hex}")
-        try:
-            file.write(b"penstock")
-            file.flush()
-        finally:
-            file.discard()
+        ws.store_probe.check(ws.store)
     except (PenstockError, OSError) as error:
         return _log_failure("store", error)
     return "ok"

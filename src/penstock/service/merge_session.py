@@ -4,7 +4,8 @@
 sink for new files. Committing the written files is up to the target's module.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from numbers import Integral
 from typing import Any, Protocol
 
@@ -53,6 +54,10 @@ class MergeTarget(Protocol):
         """List the files that may overlap the key ranges, or all files if None. Extra files do no harm."""
         ...
 
+    def open_files(self, files: Iterable[TargetFile]) -> AbstractContextManager[None]:
+        """Provide files at their paths for the duration of the block."""
+        ...
+
     @property
     def edit_policy(self) -> EditPolicy | None:
         """Return the policy that decides between marking and rewriting; None: the target has no deletion vectors."""
@@ -96,6 +101,7 @@ class MergeExecution:
         self._plan: MergePlan | None = None
         self._session: MergeSession | None = None
         self._table: pa.Table | None = None
+        self._open_files = ExitStack()  # the matched files: an engine may read them again when it writes
         self.engine_name = engine
         self.match_counts = MatchCounts({}, 0, 0)  # of the last match
 
@@ -140,12 +146,17 @@ class MergeExecution:
             Invalid: a key column of the target contains NULL
         """
         session, plan = self.session, self.plan
-        if nulls := session.nulls(target.files_with_possible_nulls()):
+        self._open_files.close()
+        nullable_files = target.files_with_possible_nulls()
+        with target.open_files(nullable_files):
+            nulls = session.nulls(nullable_files)
+        if nulls:
             raise core_merge.null_keys("target", nulls)
         deletes = plan.rules.rest is Rest.DELETE
         files = target.files(None if deletes else session.key_ranges)
         candidates = files if deletes else [file for file in files if session.key_ranges.overlaps(file.bounds)]
         self._progress.update(phase="match", done=0, total=len(candidates), unit="parts")
+        self._open_files.enter_context(target.open_files(candidates))
         match = self.match_counts = session.match(candidates)
         self._progress.add(len(candidates))
         # An empty source must not rewrite all files.
@@ -156,7 +167,8 @@ class MergeExecution:
         """Write the files of the last match."""
         rewrite_plan = target.layout(rewrite_plan)
         self._progress.update(phase="write", done=0, total=rewrite_plan.written_rows, unit="rows")
-        return self.session.write(rewrite_plan, target.sink())
+        with self._open_files.pop_all(), target.open_files((*rewrite_plan.rewrite, *rewrite_plan.mark)):
+            return self.session.write(rewrite_plan, target.sink())
 
     def _spool(self, schema: pa.Schema) -> pa.Table:
         if self._table is not None:  # the types of the target have changed since the source was read
@@ -167,8 +179,9 @@ class MergeExecution:
     def close(self) -> None:
         """Close the engine session, if one is open."""
         session, self._session = self._session, None
-        if session is not None:
-            session.close()
+        with self._open_files.pop_all():
+            if session is not None:
+                session.close()
 
 
 def plain_integer(number: Any) -> Any:

@@ -4,12 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from penstock.catalog.database import Database
+from penstock.core.caller import Caller
 from penstock.core.dataset.edit_policy import EditPolicy
 from penstock.core.workspace_layout import DATA_FOLDER
 from penstock.service.memory_budget import MemoryBudget
+from penstock.service.store_probe import StoreProbe
 from penstock.service.writer_leases import WriterLeases
 from penstock.storage.data_files import FileSizing
 from penstock.storage.file_store import FileStore
+from penstock.storage.tenant_store import TenantStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +45,15 @@ class Workspace:
     edit_policy: EditPolicy = field(default_factory=EditPolicy)
     memory: MemoryBudget = field(default_factory=MemoryBudget)  # of the requests of this process
     writers: "WriterLeases" = field(init=False)
+    store_probe: "StoreProbe" = field(init=False)
 
     def __post_init__(self) -> None:
         self.writers = WriterLeases(self.db)
+        self.store_probe = StoreProbe()
+
+    def store_of(self, caller: Caller) -> FileStore:
+        """Return the file store, limited to the paths of the caller's tenant."""
+        return TenantStore(self.store, caller.tenant)
 
     @property
     def data(self) -> str:
@@ -56,4 +65,5 @@ class Workspace:
         try:
             self.writers.close()
         finally:
+            self.store.close()
             self.db.close()

@@ -1,4 +1,7 @@
-"""Read the rows of one data file in slices of bounded size, with their positions in the file."""
+"""Read the rows of one data file in slices of bounded size, with their positions in the file.
+
+The caller provides the file on this machine, with `open_local` or `stream_local` of the store.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -8,11 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
+from pyarrow import fs
 
 from penstock.core.dataset.changes import DataFile
 from penstock.errors import Unavailable
 from penstock.storage.file_store import FileStore
 
+_LOCAL = fs.LocalFileSystem()
 MAX_BATCH_BYTES = 16 << 20  # of a decoded batch, estimated from the schema and the footer
 
 COLUMN_BUFFERS_BYTES = 8 << 20  # encoded bytes in memory, of all columns of a file
@@ -55,7 +60,7 @@ class RowGroupFilter:
 
     def select(self, store: FileStore, file: DataFile) -> tuple[pq.FileMetaData, list[int] | None]:
         """Return the footer of a file and the numbers of the row groups; None for all."""
-        fragment = pads.ParquetFileFormat().make_fragment(store.locate(file.path), filesystem=store.filesystem)
+        fragment = pads.ParquetFileFormat().make_fragment(store.locate(file.path), filesystem=_LOCAL)
         groups = None
         with suppress(pa.ArrowNotImplementedError):  # Arrow compares no statistics of some types
             groups = [group.id for group in fragment.subset(self._where, schema=self._schema).row_groups]
@@ -72,9 +77,7 @@ def open_parquet(
     """
     buffer_bytes = min(max(COLUMN_BUFFERS_BYTES // max(columns, 1), _MIN_BUFFER_BYTES), _MAX_BUFFER_BYTES)
     location = store.locate(file.path)
-    return pq.ParquetFile(
-        location, filesystem=store.filesystem, metadata=footer, pre_buffer=False, buffer_size=buffer_bytes
-    )
+    return pq.ParquetFile(location, filesystem=_LOCAL, metadata=footer, pre_buffer=False, buffer_size=buffer_bytes)
 
 
 @contextmanager

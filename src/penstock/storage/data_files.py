@@ -12,14 +12,17 @@ from uuid import UUID, uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
+from pyarrow import fs
 
 from penstock import failpoints
 from penstock.core.dataset.changes import NewFile
 from penstock.core.dataset.column_stats import ColumnStats, StatValue, combine_stats, first_leaves, has_stats
 from penstock.core.dataset.row_groups import MAX_GROUP_BYTES, RowGroupBuffer, dictionary_columns
 from penstock.core.names import STORED_ROW_ID_COLUMN
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, Unavailable
 from penstock.storage.file_store import FileHandle, FileStore, StoredFile
+
+_LOCAL = fs.LocalFileSystem()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,15 +154,15 @@ class DataFileWriter:
             self._sealed.append(self._executor.submit(file.seal))
 
 
-def register_file(store: FileStore, located: str, path: str, schema: pa.Schema) -> NewFile:
-    """Take over a file that an engine wrote. It must have exactly the columns of the schema, and may have row ids."""
+def register_file(store: FileStore, draft: str, path: str, schema: pa.Schema) -> NewFile:
+    """Store a file that an engine wrote. It must have exactly the columns of the schema, and may have row ids."""
     failpoints.hit("stage.written")
-    sealed = store.adopt(located, path)
-    with pq.ParquetFile(store.locate(path), filesystem=store.filesystem) as parquet:
+    with pq.ParquetFile(draft, filesystem=_LOCAL) as parquet:
         footer, stored = parquet.metadata, parquet.schema_arrow
     columns = {field.name: field.type for field in stored if field.name != STORED_ROW_ID_COLUMN}
     if columns != {field.name: field.type for field in schema}:
         raise AssertionError(f"engine wrote columns {columns}, expected {schema}")
+    sealed = store.adopt(draft, path)
     return _describe_file(path, sealed, footer, stored)
 
 
@@ -169,9 +172,9 @@ def has_sorted_groups(store: FileStore, file: NewFile, column: str) -> bool:
     A file without statistics counts as sorted, and so does one that cannot be read, so that a plan does not fail.
     """
     try:
-        with pq.ParquetFile(store.locate(file.path), filesystem=store.filesystem) as parquet:
+        with store.open_tail(file) as source, pq.ParquetFile(source) as parquet:
             footer, schema = parquet.metadata, parquet.schema_arrow
-    except (OSError, pa.ArrowException):
+    except (OSError, pa.ArrowException, Unavailable):
         return True
     if column not in schema.names:
         return True
@@ -193,9 +196,8 @@ def has_sorted_groups(store: FileStore, file: NewFile, column: str) -> bool:
 
 def discard_files(store: FileStore, files: Iterable[NewFile]) -> None:
     """Remove files of a rejected write. Files that cannot be removed now are swept later."""
-    for file in files:
-        with suppress(PenstockError):
-            store.remove(file.path)
+    with suppress(PenstockError):
+        store.remove([file.path for file in files])
 
 
 class _OpenFile:

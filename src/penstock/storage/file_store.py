@@ -1,19 +1,14 @@
-"""File storage of a workspace: the interface between Penstock and a file system.
+"""File storage of a workspace: the interface between Penstock and a local folder or a bucket.
 
-A path is text relative to the root of the store. Files are created once and never changed. An object store can
-implement the same protocol with another `pyarrow.fs` file system.
+A path is text relative to the root of the store. Files are created once and never changed. Code that reads a file opens
+`locate(path)` inside a block of `open_local` or `stream_local`, which provide the file on this machine.
 """
 
 import hashlib
-import os
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import BinaryIO, Protocol
-
-import pyarrow.fs as fs
+from typing import Any, Protocol, TypeVar
 
 from penstock.errors import Invalid, Unavailable
 
@@ -24,6 +19,20 @@ class StoredFile:
 
     bytes: int
     checksum: str
+
+
+class FileReference(Protocol):
+    """Path, size and checksum of a stored file, as in the catalog."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def checksum(self) -> str: ...
+
+
+Reference = TypeVar("Reference", bound=FileReference)
 
 
 class FileHandle(Protocol):
@@ -42,201 +51,115 @@ class FileHandle(Protocol):
 
 
 class FileStore(Protocol):
-    """Protocol of a file store."""
+    """Protocol of a file store. Every method except `locate` and `uri` may raise Unavailable."""
 
-    filesystem: fs.FileSystem  # reads the files at `locate(path)`
+    @property
+    def is_remote(self) -> bool:
+        """Return whether the files have to be fetched before they are read."""
+        ...
 
-    def locate(self, path: str) -> str: ...
+    def locate(self, path: str) -> str:
+        """Return the absolute path on this machine at which `open_local` provides a file. Does no I/O."""
+        ...
+
+    def uri(self, path: str) -> str:
+        """Return the location of a file for the workers of a cluster. Does no I/O."""
+        ...
+
+    def open_local(self, files: Iterable[FileReference]) -> AbstractContextManager[None]:
+        """Provide files on this machine, at `locate(path)`, for the duration of the block."""
+        ...
+
+    def stream_local(self, files: Iterable[Reference]) -> Generator[Reference]:
+        """Yield files one by one, each on this machine until the next one is requested. Fetches the next ones ahead."""
+        ...
+
+    def open_tail(self, file: FileReference) -> Any:
+        """Open a file as an Arrow input of which only the last bytes are readable, such as the footer of Parquet."""
+        ...
+
     def create(self, path: str) -> FileHandle: ...
-    def reserve_path(self, path: str) -> str:
-        """Return the location at which an engine may create the file; its folder exists."""
+    def draft(self, path: str) -> str:
+        """Return the location on this machine at which an engine may create the file; its folder exists.
+
+        The last part of the location is that of the path.
+        """
         ...
 
-    def adopt(self, located: str, path: str) -> StoredFile:
-        """Take over a file that an engine wrote: move it to its path, make it durable, and return its checksum."""
+    def adopt(self, draft: str, path: str) -> StoredFile:
+        """Store a file that an engine wrote: move it to its path, make it durable, and return its checksum."""
         ...
 
-    def link(self, path: str, other: str) -> None:
-        """Give a file a second path: a hard link if the file system supports it, else a copy."""
+    def discard_draft(self, draft: str) -> None:
+        """Remove a draft that is not adopted. A draft that does not exist is ignored."""
+        ...
+
+    def copy(self, path: str, other: str) -> None:
+        """Give a file a second path, without moving its bytes through this machine: a hard link, or a copy."""
         ...
 
     def sync(self, folder: str) -> None:
         """Make the names of the files in a folder durable."""
         ...
 
-    def remove(self, path: str) -> None: ...
-    def remove_folder(self, folder: str) -> None:
-        """Remove a folder with its content."""
+    def remove(self, paths: Iterable[str]) -> None:
+        """Remove files. Missing files are ignored. Raises the first error after it has tried all."""
         ...
 
-    def folders(self, folder: str) -> Iterator[str]: ...
     def files(self, folder: str) -> Iterator[tuple[str, int]]:
-        """Yield path and size of each file in a folder."""
+        """Yield path and size of each file in a folder and in its subfolders."""
         ...
-
-
-class LocalStore:
-    """A file store in a local folder."""
-
-    filesystem = fs.LocalFileSystem()
-
-    def __init__(self, root: Path, *, durable: bool = True) -> None:
-        self.root = root.resolve()
-        self.durable = durable
-        self._created_folders: set[str] = set()  # folders that exist and are durable
-
-    def locate(self, path: str) -> str:
-        if path.startswith("/") or not {"..", ""}.isdisjoint(path.split("/")) or "\0" in path:
-            raise Invalid("bad_path")
-        return f"{self.root}/{path}"
-
-    def create(self, path: str) -> "LocalFileHandle":
-        location = Path(self.locate(path))
-        with _translate_errors(path):
-            self._make_folder(location.parent)
-            return LocalFileHandle(location, open(location, "xb", buffering=1 << 20), durable=self.durable)
-
-    def reserve_path(self, path: str) -> str:
-        located = self.locate(path)
-        with _translate_errors(path):
-            self._make_folder(Path(located).parent)
-        return located
-
-    def adopt(self, located: str, path: str) -> StoredFile:
-        target = self.reserve_path(path)
-        with _translate_errors(path):
-            if located != target:
-                os.replace(located, target)
-            if self.durable:
-                handle = os.open(target, os.O_RDONLY)
-                try:
-                    os.fsync(handle)
-                finally:
-                    os.close(handle)
-            size = os.path.getsize(target)
-        content = checksum(self, path)
-        if content is None:
-            raise Unavailable("storage_failed.unreadable", path=path)
-        return StoredFile(size, content)
-
-    def link(self, path: str, other: str) -> None:
-        located, target = self.locate(path), self.reserve_path(other)
-        with _translate_errors(path):
-            try:
-                os.link(located, target)
-            except FileNotFoundError:
-                raise
-            except OSError:  # no hard links, or too many of one file
-                shutil.copyfile(located, target)
-                self._sync(Path(target))
-
-    def sync(self, folder: str) -> None:
-        with _translate_errors(folder):
-            self._sync(Path(self.locate(folder)))
-
-    def remove(self, path: str) -> None:
-        with _translate_errors(path):
-            Path(self.locate(path)).unlink(missing_ok=True)
-
-    def remove_folder(self, folder: str) -> None:
-        shutil.rmtree(self.locate(folder), ignore_errors=True)  # remaining files are swept later
 
     def folders(self, folder: str) -> Iterator[str]:
-        yield from (f"{folder}/{name}" for name, entry in self._entries(folder) if entry.is_dir(follow_symlinks=False))
+        """Yield the paths of the folders in a folder."""
+        ...
 
-    def files(self, folder: str) -> Iterator[tuple[str, int]]:
-        for name, entry in self._entries(folder):
-            with suppress(FileNotFoundError):  # a concurrent removal by its writer
-                if entry.is_file(follow_symlinks=False):
-                    yield f"{folder}/{name}", entry.stat().st_size
+    def checksum(self, path: str, on_read: Callable[[int], None] = lambda _: None) -> str | None:
+        """Compute the checksum of the stored bytes of a file, or return None if it cannot be read.
 
-    def _entries(self, folder: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
-        location = self.locate(folder)
-        if not os.path.isdir(location):
-            return
-        with _translate_errors(folder), os.scandir(location) as entries:
-            yield from ((entry.name, entry) for entry in entries)
+        Args:
+            path: the file
+            on_read: called after each block with its number of bytes
+        """
+        ...
 
-    def _make_folder(self, folder: Path) -> None:
-        if str(folder) in self._created_folders:
-            return
-        folder.mkdir(parents=True, exist_ok=True)
-        for parent in folder.parents:  # also existing ones: their creator may not have synced them yet
-            self._sync(parent)
-            if parent == self.root:
-                break
-        self._created_folders.add(str(folder))
+    def probe(self) -> None:
+        """Check that files can be written, in a few seconds."""
+        ...
 
-    def _sync(self, folder: Path) -> None:
-        if not self.durable:
-            return
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+    def check_access(self) -> None:
+        """Check that files can be written, listed, read and removed."""
+        ...
 
+    def make_scratch(self, path: str) -> str:
+        """Create a folder for temporary files of an engine, and return its location on this machine."""
+        ...
 
-class LocalFileHandle:
-    """A new local file that counts and hashes its content."""
+    def remove_scratch(self, path: str) -> None:
+        """Remove a folder of `make_scratch` with its content."""
+        ...
 
-    def __init__(self, path: Path, file: BinaryIO, *, durable: bool) -> None:
-        self._path, self._file, self._durable = path, file, durable
-        self._hash, self._size = hashlib.sha256(), 0
+    def scratch_folders(self, folder: str) -> Iterator[str]:
+        """Yield the paths of folders of `make_scratch` in a folder, whose writers may be dead."""
+        ...
 
-    @property
-    def closed(self) -> bool:
-        return self._file.closed
-
-    def write(self, data: bytes) -> int:
-        with _translate_errors(self._path.name):
-            written = self._file.write(data)
-        self._hash.update(data)
-        self._size += written
-        return written
-
-    def tell(self) -> int:
-        return self._size
-
-    def flush(self) -> None:
-        self._file.flush()
-
-    def seal(self) -> StoredFile:
-        with _translate_errors(self._path.name):
-            self._file.flush()
-            if self._durable:
-                os.fsync(self._file.fileno())
-            self._file.close()
-        return StoredFile(self._size, _format_checksum(self._hash))
-
-    def discard(self) -> None:
-        with suppress(OSError):  # a full disk fails again on flush; the file is removed anyway
-            self._file.close()
-        self._path.unlink(missing_ok=True)
+    def close(self) -> None:
+        """Remove the temporary files of this process, and release threads and connections."""
+        ...
 
 
-def checksum(store: FileStore, path: str, on_read: Callable[[int], None] = lambda _: None) -> str | None:
-    """Compute the checksum of a stored file, or return None if it cannot be read.
-
-    Args:
-        on_read: called after each block with its number of bytes
-    """
-    digest = hashlib.sha256()
-    try:
-        with store.filesystem.open_input_stream(store.locate(path)) as stream:
-            while block := stream.read(1 << 20):
-                digest.update(block)
-                on_read(len(block))
-    except OSError:
-        return None
-    return _format_checksum(digest)
+def check_path(path: str) -> None:
+    """Raise Invalid for a path that may be outside of the store."""
+    if path.startswith("/") or not {"..", ""}.isdisjoint(path.split("/")) or "\0" in path:
+        raise Invalid("bad_path")
 
 
-def _format_checksum(digest: "hashlib._Hash") -> str:
+def format_checksum(digest: "hashlib._Hash") -> str:
+    """Return a SHA-256 digest in the format of the catalog."""
     return f"sha256:{digest.hexdigest()}"
 
 
-class _translate_errors:  # noqa: N801  (used as a function)
+class translate_errors:  # noqa: N801  (used as a function)
     """Raise errors of the file system as Unavailable, with the path relative to the workspace only."""
 
     def __init__(self, path: str) -> None:

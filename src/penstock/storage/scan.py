@@ -1,6 +1,7 @@
 """Read the rows of a snapshot from its data files as a stream."""
 
 from collections.abc import Collection, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TypeVar
@@ -73,17 +74,18 @@ def scan(
 
 
 def scan_with_row_ids(
-    store: FileStore, file: DataFile, schema: pa.Schema, *, batch_rows: int = BATCH_ROWS
+    store: FileStore, files: Sequence[DataFile], schema: pa.Schema, *, batch_rows: int = BATCH_ROWS
 ) -> Iterator[pa.RecordBatch]:
-    """Read the rows of one file with their ids in the stored row id column, to rewrite the file."""
+    """Read the rows of files with their ids in the stored row id column, to rewrite the files."""
     stored_schema = schema.append(pa.field(STORED_ROW_ID_COLUMN, pa.int64(), nullable=False))
-    for batch in _FileReader(store, schema, None, batch_rows, row_ids=True).read(file):
+    for batch in _read_files(_FileReader(store, schema, None, batch_rows, row_ids=True), files):
         yield pa.RecordBatch.from_arrays(_remove_deleted(batch).columns, schema=stored_schema)
 
 
 def _read_files(reader: "_FileReader", files: Sequence[DataFile]) -> Generator[pa.RecordBatch]:
-    for file in files:
-        yield from reader.read(file)
+    with closing(reader.store.stream_local(files)) as local_files:
+        for file in local_files:
+            yield from reader.read(file)
 
 
 def _finish(batches: Iterator[pa.RecordBatch], output_schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -116,7 +118,7 @@ class _FileReader:
         *,
         can_prune: bool = True,
     ) -> None:
-        self._store, self._where, self._batch_rows, self._row_ids = store, where, batch_rows, row_ids
+        self.store, self._where, self._batch_rows, self._row_ids = store, where, batch_rows, row_ids
         # Columns are nullable here: an old file may lack a column that is required now.
         self._schema = pa.schema([field.with_nullable(True) for field in schema])
         # Files do not store all row ids, so no row group is skipped by them.
@@ -130,7 +132,7 @@ class _FileReader:
         stores_ids = file.first_row_id is None
         columns = [*self._schema.names, STORED_ROW_ID_COLUMN] if self._row_ids and stores_ids else self._schema.names
         with translate_errors():
-            for first_position, stored in read_positions(self._store, file, columns, self._batch_rows, self._prune):
+            for first_position, stored in read_positions(self.store, file, columns, self._batch_rows, self._prune):
                 # Row ids and positions count all rows of the file, so the filter comes last.
                 rows = self._to_schema(file, first_position, stored)
                 if self._where is not None:
@@ -170,22 +172,23 @@ def sample(store: FileStore, files: Sequence[DataFile], field: pa.Field, limits:
     sampled_files, values, rows, size, rows_before = _spread_evenly(files, limits.files), list[pa.Array](), 0, 0, 0
     total = sum(file.live_rows for file in sampled_files)
     reads_all = total <= limits.rows
-    for file in sampled_files:
-        with translate_errors(), open_parquet(store, file, columns=1) as parquet:
-            groups = range(parquet.metadata.num_row_groups)
-            starts = [0, *accumulate(parquet.metadata.row_group(group).num_rows for group in groups)]
-            selected = groups if reads_all else _spread_evenly(groups, max(limits.groups // len(sampled_files), 1))
-            for position, group in enumerate(selected, 1):
-                fraction = (
-                    rows_before + file.live_rows * position / len(selected)
-                ) / total  # fraction of the rows so far
-                max_rows = total if reads_all else int(limits.rows * fraction) - rows
-                max_bytes = int(limits.bytes * fraction) - size
-                batches = _column_batches(parquet, group, field, max_rows, starts[group], file.deleted)
-                for value in _first_values(batches, max_rows, max_bytes):
-                    values.append(value)
-                    rows, size = rows + len(value), size + value.nbytes
-        rows_before += file.live_rows
+    with closing(store.stream_local(sampled_files)) as local_files:
+        for file in local_files:
+            with translate_errors(), open_parquet(store, file, columns=1) as parquet:
+                groups = range(parquet.metadata.num_row_groups)
+                starts = [0, *accumulate(parquet.metadata.row_group(group).num_rows for group in groups)]
+                selected = groups if reads_all else _spread_evenly(groups, max(limits.groups // len(sampled_files), 1))
+                for position, group in enumerate(selected, 1):
+                    fraction = (
+                        rows_before + file.live_rows * position / len(selected)
+                    ) / total  # fraction of the rows so far
+                    max_rows = total if reads_all else int(limits.rows * fraction) - rows
+                    max_bytes = int(limits.bytes * fraction) - size
+                    batches = _column_batches(parquet, group, field, max_rows, starts[group], file.deleted)
+                    for value in _first_values(batches, max_rows, max_bytes):
+                        values.append(value)
+                        rows, size = rows + len(value), size + value.nbytes
+            rows_before += file.live_rows
     return pa.chunked_array(values, field.type)
 
 

@@ -65,6 +65,11 @@ def find_rows(files: Sequence[TargetFile], ids: RowIds) -> list[RowMatches]:
     return [live for file_matches in matches if len(live := file_matches.without_deleted())]
 
 
+def files_to_read(files: Sequence[TargetFile], ids: RowIds) -> list[TargetFile]:
+    """Return the files that `find_rows` reads: those that store row ids and may contain one of these."""
+    return [file for file in files if file.first_row_id is None and len(ids.between(*_row_id_range(file)))]
+
+
 def rewrite_files(
     matches: Sequence[RowMatches], rows: pa.Table | None, sink: FileSink, on_old_rows: OnOldRows | None = None
 ) -> Iterator[OutputFile]:

@@ -33,6 +33,7 @@ from penstock.service.datasets.write import load_writable
 from penstock.service.idempotency import find_replay
 from penstock.service.workspace import Workspace
 from penstock.storage.data_files import has_sorted_groups
+from penstock.storage.file_store import FileStore
 from penstock.storage.scan import BATCH_ROWS, scan, scan_with_row_ids
 
 _MAX_FILE_ATTEMPTS = 4  # lost steps after which a file is left as it is
@@ -103,12 +104,12 @@ def plan_steps(
     with ws.db.read(caller) as tx:
         files = snapshots.files(tx, target, stats=bool(target.cluster_by))
     files = [file for file in files if file.number not in excluded]
-    file_bytes, unsorted = ws.file_sizing.file_bytes, set[int]()
+    file_bytes, unsorted, store = ws.file_sizing.file_bytes, set[int](), ws.store_of(caller)
     if target.cluster_by and policy.sorts_files:
         unsorted = {
             file.number
             for file in files
-            if not is_small(file, file_bytes) and not has_sorted_groups(ws.store, file, target.cluster_by[0])
+            if not is_small(file, file_bytes) and not has_sorted_groups(store, file, target.cluster_by[0])
         }
     return plan_compaction(files, target.cluster_by, file_bytes, policy, unsorted)
 
@@ -174,7 +175,7 @@ class _Compaction:
 
     def _run_step(self, step: CompactionStep, key: str | None) -> None:
         with StagingArea(self._ws, self._caller, self._on_progress, key, lease=self._lease) as stage:
-            added = _write_step(self._ws, stage, self._target, step)
+            added = _write_step(self._ws, self._caller, stage, self._target, step)
             change = replace(_empty_change(self._target), added=added, removed=step.files)
             receipt = stage.commit([change])
         before = self.result
@@ -200,13 +201,15 @@ def _empty_change(target: Snapshot) -> Change:
     return Change(target.dataset, target.version.number, "compact", target.schema, rebase=True)
 
 
-def _write_step(ws: Workspace, stage: StagingArea, target: Snapshot, step: CompactionStep) -> tuple[NewFile, ...]:
+def _write_step(
+    ws: Workspace, caller: Caller, stage: StagingArea, target: Snapshot, step: CompactionStep
+) -> tuple[NewFile, ...]:
     """Write the rows of a step to new files of about equal size, sorted by the cluster key."""
     schema, order_by = target.schema, list(target.cluster_by)
     if target.row_ids:
         schema = schema.append(pa.field(STORED_ROW_ID_COLUMN, pa.int64(), nullable=False))
         order_by.append(STORED_ROW_ID_COLUMN)
-    rows = _read_rows(ws, target, step)
+    rows = _read_rows(ws.store_of(caller), target, step)
     if target.cluster_by:
         from penstock.engines.duckdb.sort import sort_batches
 
@@ -230,12 +233,11 @@ def _write_step(ws: Workspace, stage: StagingArea, target: Snapshot, step: Compa
         raise
 
 
-def _read_rows(ws: Workspace, target: Snapshot, step: CompactionStep) -> Iterator[pa.RecordBatch]:
+def _read_rows(store: FileStore, target: Snapshot, step: CompactionStep) -> Iterator[pa.RecordBatch]:
     if not target.row_ids:
-        yield from scan(ws.store, step.files, target.schema, read_ahead=False)
-        return
-    for file in step.files:
-        yield from scan_with_row_ids(ws.store, file, target.schema)
+        reader: Iterator[pa.RecordBatch] = scan(store, step.files, target.schema, read_ahead=False)
+        return reader
+    return scan_with_row_ids(store, step.files, target.schema)
 
 
 def _with_heartbeat(batches: Iterator[pa.RecordBatch], stage: StagingArea) -> Iterator[pa.RecordBatch]:

@@ -5,7 +5,8 @@ added since its base version: if none contains a key of its source, its change i
 otherwise the merge is repeated.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID, uuid4
@@ -46,6 +47,8 @@ from penstock.service.datasets.write import load_writable
 from penstock.service.engine_choice import EngineOptions
 from penstock.service.merge_session import MergeExecution, plain_integer
 from penstock.service.workspace import Workspace
+from penstock.storage.data_files import FileSizing
+from penstock.storage.file_store import FileStore
 
 _ROW_ID = pa.field(STORED_ROW_ID_COLUMN, pa.int64(), nullable=False)
 
@@ -228,12 +231,11 @@ class DatasetMerge:
             new_files = snapshots.files_since(tx, newest, base)
         if new_files and (plan.rules.rest is Rest.DELETE or any(_may_have_nulls(f, plan.keys) for f in new_files)):
             return False
-        candidates = [
-            _target_file(self._ws, file, plan)
-            for file in new_files
-            if session.key_ranges.overlaps(_key_bounds(file, plan.keys))
-        ]
-        return not session.match(candidates).matched_rows
+        candidates = [file for file in new_files if session.key_ranges.overlaps(_key_bounds(file, plan.keys))]
+        store = self._ws.store_of(self._caller)
+        targets = [_target_file(store, self._ws.file_sizing, file, plan) for file in candidates]
+        with store.open_local(candidates):
+            return not session.match(targets).matched_rows
 
     def preview(self, overlay: DatasetOverlay) -> MergeResult:
         """Match without writing, and return the result that the merge would have."""
@@ -265,7 +267,7 @@ class DatasetMerge:
             batch_rows=plain_integer(self._request.batch_rows),
         )
         self._execution.open(plan, plan.schema)
-        return _DatasetTarget(self._ws, self._stage, overlay, plan)
+        return _DatasetTarget(self._ws, self._caller, self._stage, overlay, plan)
 
     def _match(self, target: "_DatasetTarget") -> RewritePlan:
         rewrite_plan = self._execution.match(target)
@@ -290,9 +292,13 @@ class _DatasetTarget:
 
     rewrites_all = False  # old files may lack columns or have narrower types
 
-    def __init__(self, ws: Workspace, stage: StagingArea, overlay: DatasetOverlay, plan: MergePlan) -> None:
+    def __init__(
+        self, ws: Workspace, caller: Caller, stage: StagingArea, overlay: DatasetOverlay, plan: MergePlan
+    ) -> None:
         self._ws, self._stage, self._plan, self.overlay = ws, stage, plan, overlay
+        self._store = ws.store_of(caller)
         self.data_files: dict[str, DataFile] = {}  # of the last call of `files`, by location
+        self._nullable_files: dict[str, DataFile] = {}  # of the last call of `files_with_possible_nulls`, by location
 
     @property
     def rows(self) -> int:
@@ -307,12 +313,20 @@ class _DatasetTarget:
         if not any(self.overlay.schema.field(key).nullable for key in keys):
             return []
         files = [file for file in self.overlay.files(stats=True) if _may_have_nulls(file, keys)]
-        return [_target_file(self._ws, file, self._plan) for file in files]
+        self._nullable_files = {self._store.locate(file.path): file for file in files}
+        return self._target_files(files)
 
     def files(self, key_ranges: KeyRanges | None) -> list[TargetFile]:
         files = self.overlay.files(None if key_ranges is None else key_ranges.bounds())
-        self.data_files = {self._ws.store.locate(file.path): file for file in files}
-        return [_target_file(self._ws, file, self._plan) for file in files]
+        self.data_files = {self._store.locate(file.path): file for file in files}
+        return self._target_files(files)
+
+    def open_files(self, files: Iterable[TargetFile]) -> AbstractContextManager[None]:
+        listed = {**self._nullable_files, **self.data_files}
+        return self._store.open_local(listed[file.path] for file in files)
+
+    def _target_files(self, files: Sequence[DataFile]) -> list[TargetFile]:
+        return [_target_file(self._store, self._ws.file_sizing, file, self._plan) for file in files]
 
     def layout(self, rewrite_plan: RewritePlan) -> RewritePlan:
         return rewrite_plan  # `_target_file` sets the layout
@@ -321,12 +335,12 @@ class _DatasetTarget:
         return self._stage.sink(self.overlay.location, self._plan.schema)
 
 
-def _target_file(ws: Workspace, file: DataFile, plan: MergePlan) -> TargetFile:
+def _target_file(store: FileStore, sizing: FileSizing, file: DataFile, plan: MergePlan) -> TargetFile:
     schema = plan.schema.append(_ROW_ID) if plan.row_ids else plan.schema
     return TargetFile(
-        ws.store.locate(file.path),
+        store.locate(file.path),
         file.rows,
-        FileLayout(schema, group_rows=ws.file_sizing.group_rows),
+        FileLayout(schema, group_rows=sizing.group_rows),
         bounds=_key_bounds(file, plan.keys),
         first_row_id=file.first_row_id,
         deleted=file.deleted,

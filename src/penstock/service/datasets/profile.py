@@ -38,7 +38,7 @@ def profile(
         return result
     field = snapshot.schema.field(column)
     dataset_profile.check_histogram_type(field)
-    values = sample(ws.store, files, field, limits or SampleLimits())
+    values = sample(ws.store_of(caller), files, field, limits or SampleLimits())
     sampled = len(values) < snapshot.version.rows
     if not sampled:  # all values were read, so that the profile of the column is exact
         exact = dataset_profile.profile_column(field, values)

@@ -22,6 +22,7 @@ from penstock.errors import Invalid, NotFound, Unsupported
 from penstock.service.datasets.overlay import DatasetOverlay
 from penstock.service.workspace import Workspace
 from penstock.storage import scan as storage_scan
+from penstock.storage.file_store import FileStore
 from penstock.storage.scan import scan
 
 SEARCH_FIELDS = dataset_search.FIELDS
@@ -167,13 +168,14 @@ def scan_rows(
         Unsupported: row ids are requested, and the dataset has none
     """
     options = ScanOptions(columns, where, row_ids, batch_rows, read_ahead)
-    return _scan(ws, snapshot, snapshot.schema, options, lambda node: files_matching(ws, caller, snapshot, node))
+    store = ws.store_of(caller)
+    return _scan(store, snapshot, snapshot.schema, options, lambda node: files_matching(ws, caller, snapshot, node))
 
 
-def scan_overlay(ws: Workspace, overlay: DatasetOverlay, options: ScanOptions) -> pa.RecordBatchReader:
+def scan_overlay(ws: Workspace, caller: Caller, overlay: DatasetOverlay, options: ScanOptions) -> pa.RecordBatchReader:
     """Stream rows of an overlay: the dataset as a transaction sees it."""
     return _scan(
-        ws,
+        ws.store_of(caller),
         overlay.base,
         overlay.schema,
         options,
@@ -182,7 +184,7 @@ def scan_overlay(ws: Workspace, overlay: DatasetOverlay, options: ScanOptions) -
 
 
 def _scan(
-    ws: Workspace,
+    store: FileStore,
     dataset: Snapshot,
     schema: pa.Schema,
     options: ScanOptions,
@@ -202,7 +204,7 @@ def _scan(
     filter_schema = schema.append(storage_scan.ROW_ID_FIELD) if dataset.row_ids else schema
     node = _parse_filter(options.where, schema, row_ids=dataset.row_ids)
     return scan(
-        ws.store,
+        store,
         files(node),
         schema,
         columns=columns,

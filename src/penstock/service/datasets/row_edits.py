@@ -7,6 +7,7 @@ rows, or replaced a file, the edit finds the rows again.
 """
 
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
@@ -27,7 +28,14 @@ from penstock.core.merge.key_index import first_repeat
 from penstock.core.names import ROW_ID_COLUMN, STORED_ROW_ID_COLUMN
 from penstock.core.schema.exact_match import check_exact
 from penstock.engines.arrow.parquet_io import ROW_ID
-from penstock.engines.arrow.row_edits import OnOldRows, RowMatches, find_rows, read_rows, rewrite_files
+from penstock.engines.arrow.row_edits import (
+    OnOldRows,
+    RowMatches,
+    files_to_read,
+    find_rows,
+    read_rows,
+    rewrite_files,
+)
 from penstock.errors import Invalid, NotFound, Unsupported
 from penstock.service.datasets.commit_retry import commit_with_retry
 from penstock.service.datasets.overlay import DatasetOverlay
@@ -35,6 +43,7 @@ from penstock.service.datasets.row_source import validated_batches
 from penstock.service.datasets.staging import StagingArea
 from penstock.service.datasets.write import load_writable
 from penstock.service.workspace import Workspace
+from penstock.storage.file_store import FileStore
 
 _MAX_VERSIONS_BETWEEN = 1000  # an edit that is older is not relocated
 _ROW_PRESERVING_OPERATIONS = {"append", "compact"}  # they change no row that exists
@@ -157,6 +166,7 @@ class RowEdit:
         returning: bool = False,
     ) -> None:
         self._ws, self._caller, self._stage, self._returning = ws, caller, stage, returning
+        self._store = ws.store_of(caller)
         self._verb = "DELETE" if rows is None else "UPDATE"
         check_ids(ids, self._verb)
         if rows is not None:
@@ -184,17 +194,17 @@ class RowEdit:
     def change(self, target: DatasetOverlay) -> Change:
         """Find the rows, mark them or rewrite their files, and return the change."""
         request = self.request(target)
-        files = {self._ws.store.locate(file.path): file for file in target.files(ids=self._row_ids.spans())}
+        files = {self._store.locate(file.path): file for file in target.files(ids=self._row_ids.spans())}
         matches = self._find(files, target.schema)
         affected = sum(map(len, matches))
         returned = _ReturnedRows(self._ws.limits.returned_bytes) if self._returning and self._rows is None else None
         marked = [match for match in matches if self._is_marked(match)]
         rewritten = [match for match in matches if not self._is_marked(match)]
         if returned:
-            read_rows(marked, returned.add)
+            self._read_old_rows(files, marked, returned)
         added = (
             *self._write_updated_rows(target, marked),
-            *self._rewrite_files(target, rewritten, returned.add if returned else None),
+            *self._rewrite_files(target, files, rewritten, returned.add if returned else None),
         )
         updates = self._rows is not None
         unchanged = sum(match.file.live_rows - len(match) for match in rewritten)
@@ -226,12 +236,23 @@ class RowEdit:
         return self._stage.write(target.location, target.schema.append(ROW_ID), rows.to_batches())
 
     def _rewrite_files(
-        self, target: DatasetOverlay, rewritten: list[RowMatches], on_old_rows: OnOldRows | None
+        self,
+        target: DatasetOverlay,
+        files: Mapping[str, DataFile],
+        rewritten: list[RowMatches],
+        on_old_rows: OnOldRows | None,
     ) -> tuple[NewFile, ...]:
         sink = self._stage.sink(target.location, target.schema)
-        outputs = rewrite_files(rewritten, self._rows, sink, on_old_rows)
-        # A file is hashed and flushed while the engine writes the next ones.
-        return self._stage.adopt(target.location, ((output.path, target.schema) for output in outputs))
+        with self._store.open_local(files[match.file.path] for match in rewritten):
+            outputs = rewrite_files(rewritten, self._rows, sink, on_old_rows)
+            # A file is hashed and flushed while the engine writes the next ones.
+            return self._stage.adopt(target.location, ((output.path, target.schema) for output in outputs))
+
+    def _read_old_rows(
+        self, files: Mapping[str, DataFile], matches: list[RowMatches], returned: "_ReturnedRows"
+    ) -> None:
+        with self._store.open_local(files[match.file.path] for match in matches):
+            read_rows(matches, returned.add)
 
     def result(self, receipt: Receipt) -> EditResult:
         """Return the outcome of the committed edit. The receipt may be that of an earlier, identical request."""
@@ -260,13 +281,13 @@ class RowEdit:
             raise returned_too_large_error(self._ws.limits.returned_bytes)
         return rows
 
-    def _find(self, files: dict[str, DataFile], schema: pa.Schema) -> list[RowMatches]:
+    def _find(self, files: Mapping[str, DataFile], schema: pa.Schema) -> list[RowMatches]:
         """Find the rows in the files.
 
         Raises:
             NotFound: a row id of an update does not exist
         """
-        matches = find_rows([_target_file(self._ws, path, file, schema) for path, file in files.items()], self._row_ids)
+        matches = _find_rows(self._ws, self._store, files, schema, self._row_ids)
         is_found = np.zeros(len(self._ids), dtype=bool)
         for match in matches:
             is_found[match.id_indices] = True
@@ -295,8 +316,8 @@ class RowEdit:
                 return deleted.table(snapshots.newest(tx, written.dataset).schema)
             before = snapshots.at_version(tx, written.dataset, written.version - 1)
             listed = snapshots.files(tx, before, row_id_ranges=self._row_ids.spans())
-        files = {self._ws.store.locate(file.path): file for file in listed}
-        read_rows(self._find(files, before.schema), deleted.add)
+        files = {self._store.locate(file.path): file for file in listed}
+        self._read_old_rows(files, self._find(files, before.schema), deleted)
         return deleted.table(before.schema)
 
 
@@ -322,9 +343,9 @@ def relocate(ws: Workspace, caller: Caller, change: Change) -> Change | None:
         if not operations <= _ROW_PRESERVING_OPERATIONS:
             return None
         listed = snapshots.files(tx, newest, row_id_ranges=RowIds.from_array(ids).spans())
-    files = {ws.store.locate(file.path): file for file in listed}
-    targets = [_target_file(ws, path, file, newest.schema) for path, file in files.items()]
-    matches = find_rows(targets, RowIds.from_array(ids))
+    store = ws.store_of(caller)
+    files = {store.locate(file.path): file for file in listed}
+    matches = _find_rows(ws, store, files, newest.schema, RowIds.from_array(ids))
     if sum(map(len, matches)) != len(ids):
         return None
     deleted = tuple(
@@ -334,6 +355,15 @@ def relocate(ws: Workspace, caller: Caller, change: Change) -> Change | None:
         for match in matches
     )
     return replace(change.rebased(newest.version.number), read_version=newest.version.number, deleted=deleted)
+
+
+def _find_rows(
+    ws: Workspace, store: FileStore, files: Mapping[str, DataFile], schema: pa.Schema, ids: RowIds
+) -> list[RowMatches]:
+    """Locate row ids in files. Only files that store row ids, and may contain one of these, are read."""
+    targets = [_target_file(ws, path, file, schema) for path, file in files.items()]
+    with store.open_local(files[target.path] for target in files_to_read(targets, ids)):
+        return find_rows(targets, ids)
 
 
 def _target_file(ws: Workspace, path: str, file: DataFile, schema: pa.Schema) -> TargetFile:

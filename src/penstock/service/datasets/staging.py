@@ -4,7 +4,6 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 from uuid import UUID, uuid4
@@ -32,7 +31,7 @@ from penstock.core.progress import Progress, ProgressCallback, ProgressTracker
 from penstock.core.schema.canonical import canonical_schema
 from penstock.core.schema.compatibility import check_fits
 from penstock.core.schema.type_names import to_fields
-from penstock.core.workspace_layout import dataset_folder
+from penstock.core.workspace_layout import dataset_folder, scratch_folder
 from penstock.errors import CommitStateUnknown, Conflict, PenstockError
 from penstock.service.datasets.overlay import DatasetOverlay
 from penstock.service.datasets.row_source import SourceReader, validated_batches
@@ -43,6 +42,7 @@ from penstock.storage import data_files
 T = TypeVar("T")
 _LOCK_WAIT_SECONDS = 120.0  # for a dataset that another writer has locked
 _ADOPT_THREADS = 4  # files that are hashed and flushed at once
+_COPY_THREADS = 16
 
 
 class StagingArea:
@@ -73,12 +73,14 @@ class StagingArea:
             lease: a writer lease that the client's transaction keeps alive, instead of the lease of this process
         """
         self._ws, self._caller, self._callback, self._key = ws, caller, progress, check_idempotency_key(key)
+        self._store = ws.store_of(caller)
         self.progress = ProgressTracker(self._on_progress)
         self._has_external_lease = lease is not None
         self._lease = lease or ws.writers.lease(caller)
         self._files: list[NewFile] = []
-        self._drafts: set[str] = set()  # paths reserved for an engine that may still be writing
-        self._scratch: str | None = None
+        self._drafts: set[str] = set()  # locations given to an engine that may still be writing
+        self._scratch: str | None = None  # location of the scratch folder
+        self._scratch_path = ""
         failpoints.hit("stage.begun")
 
     def __enter__(self) -> "StagingArea":
@@ -127,7 +129,7 @@ class StagingArea:
     def write(self, folder: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> tuple[NewFile, ...]:
         """Stage batches that were validated against the schema before."""
         added = data_files.write_files(
-            self._ws.store,
+            self._store,
             folder,
             self._lease,
             schema,
@@ -147,7 +149,7 @@ class StagingArea:
         """
         sizing = self._ws.file_sizing if file_bytes is None else replace(self._ws.file_sizing, file_bytes=file_bytes)
         return data_files.DataFileWriter(
-            self._ws.store, folder, self._lease, schema, sizing=sizing, on_rows_written=self.progress.add
+            self._store, folder, self._lease, schema, sizing=sizing, on_rows_written=self.progress.add
         )
 
     def track(self, added: tuple[NewFile, ...]) -> tuple[NewFile, ...]:
@@ -156,23 +158,23 @@ class StagingArea:
         return added
 
     def draft(self, folder: str) -> str:
-        """Reserve a path for a file that an engine writes. `adopt` registers the file."""
-        located = self._ws.store.reserve_path(f"{folder}/{data_files.new_file_name(self._lease)}")
-        self._drafts.add(located)
+        """Return the location for a file that an engine writes. `adopt` registers the file."""
+        draft = self._store.draft(f"{folder}/{data_files.new_file_name(self._lease)}")
+        self._drafts.add(draft)
         failpoints.hit("stage.opened")
-        return located
+        return draft
 
     def adopt(self, folder: str, written: Iterable[tuple[str, pa.Schema]]) -> tuple[NewFile, ...]:
         """Register files that an engine has written.
 
         Args:
             folder: the folder of the dataset
-            written: the path and the schema of each file
+            written: the location and the schema of each file
         """
         with ThreadPoolExecutor(_ADOPT_THREADS) as pool:
             added = tuple(pool.map(lambda file: self._adopt(folder, *file), written))
         if added:
-            self._ws.store.sync(folder)
+            self._store.sync(folder)
             failpoints.hit("stage.synced")
         return added
 
@@ -185,27 +187,30 @@ class StagingArea:
             self._ws.file_sizing.file_bytes,
         )
 
-    def link(self, folder: str, files: Iterable[DataFile]) -> tuple[NewFile, ...]:
-        """Hard-link files of another dataset into this one. The bytes are shared; the rows get new row ids."""
-        added = []
-        for file in files:
-            path = f"{folder}/{data_files.new_file_name(self._lease)}"
-            self._ws.store.link(file.path, path)
-            added.append(NewFile(path, file.rows, file.bytes, file.checksum, file.stats, deleted=file.deleted))
-            self._files.append(added[-1])
+    def link(self, folder: str, files: Sequence[DataFile]) -> tuple[NewFile, ...]:
+        """Copy files of another dataset into this one, with hard links if the store has them. The rows get new row ids."""
+        paths = {file.path: f"{folder}/{data_files.new_file_name(self._lease)}" for file in files}
+        added = [
+            NewFile(paths[file.path], file.rows, file.bytes, file.checksum, file.stats, deleted=file.deleted)
+            for file in files
+        ]
+        self._files += added
+        # A copy within a bucket is one request, and a hard link takes less time than a thread.
+        with ThreadPoolExecutor(_COPY_THREADS if self._store.is_remote else 1) as pool:
+            copy_all = pool.map if self._store.is_remote else map
+            list(copy_all(self._store.copy, paths.keys(), paths.values()))
         if added:
-            self._ws.store.sync(folder)
+            self._store.sync(folder)
             failpoints.hit("stage.synced")
         return tuple(added)
 
     def scratch(self) -> str:
         """Return the folder for temporary files of an engine, and create it on the first call."""
         if self._scratch is None:
-            self._scratch = (
-                f"scratch/{self._caller.tenant}/{data_files.new_file_name(self._lease).removesuffix('.parquet')}"
-            )
-            os.mkdir(self._ws.store.reserve_path(self._scratch))
-        return self._ws.store.locate(self._scratch)
+            name = data_files.new_file_name(self._lease).removesuffix(".parquet")
+            self._scratch_path = f"{scratch_folder(self._caller)}/{name}"
+            self._scratch = self._store.make_scratch(self._scratch_path)
+        return self._scratch
 
     @property
     def has_client_key(self) -> bool:
@@ -267,13 +272,13 @@ class StagingArea:
         """Remove all files that were written and not committed."""
         self.discard_files()
         if self._scratch:
-            self._ws.store.remove_folder(self._scratch)
+            self._store.remove_scratch(self._scratch_path)
             self._scratch = None
 
     def drop(self, files: Collection[NewFile]) -> None:
         """Remove staged files that later files of the same commit have replaced."""
         removed = {file.path for file in files}
-        data_files.discard_files(self._ws.store, files)
+        data_files.discard_files(self._store, files)
         self._files = [file for file in self._files if file.path not in removed]
 
     def release(self, paths: Collection[str]) -> None:
@@ -282,11 +287,10 @@ class StagingArea:
 
     def discard_files(self) -> None:
         """Remove the staged data files and drafts, and keep the folder for temporary files."""
-        data_files.discard_files(self._ws.store, self._files)
+        data_files.discard_files(self._store, self._files)
         self._files = []
-        for located in self._drafts:
-            with suppress(OSError):
-                os.unlink(located)
+        for draft in self._drafts:
+            self._store.discard_draft(draft)
         self._drafts.clear()
 
     def _stage_rows(self, folder: str, source: SourceReader, schema: pa.Schema) -> tuple[tuple[NewFile, ...], str]:
@@ -298,11 +302,11 @@ class StagingArea:
         added = self.write(folder, schema, validated_batches(iter(source), schema, self._ws.limits, digest.add))
         return added, digest.hexdigest()
 
-    def _adopt(self, folder: str, located: str, schema: pa.Schema) -> NewFile:
-        name = os.path.basename(located) if located in self._drafts else data_files.new_file_name(self._lease)
-        file = data_files.register_file(self._ws.store, located, f"{folder}/{name}", schema)
+    def _adopt(self, folder: str, draft: str, schema: pa.Schema) -> NewFile:
+        name = os.path.basename(draft) if draft in self._drafts else data_files.new_file_name(self._lease)
+        file = data_files.register_file(self._store, draft, f"{folder}/{name}", schema)
         self._files.append(file)
-        self._drafts.discard(located)
+        self._drafts.discard(draft)
         return file
 
     def heartbeat(self) -> None:

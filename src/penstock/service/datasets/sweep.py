@@ -5,22 +5,24 @@ always retained, and so is a version that was the newest within the grace period
 A file that belongs to no version is deleted only after its writer's lease has ended: the writer cannot commit it then.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any
 from uuid import UUID
 
 from penstock.catalog import retention, writer_leases
 from penstock.core.caller import Caller, Role, local_caller
 from penstock.core.progress import Progress, ProgressCallback, ProgressTracker
-from penstock.core.workspace_layout import DATA_FOLDER, tenant_folder
+from penstock.core.workspace_layout import DATA_FOLDER, scratch_folder, tenant_folder
 from penstock.errors import Forbidden, Invalid, NotFound
 from penstock.service.workspace import Workspace
 from penstock.storage.data_files import parse_lease
 
 GRACE = timedelta(hours=1)
 _FILES_PER_TRANSACTION = 500
+_FILES_PER_LISTING = 20_000  # bounds the memory of a sweep
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +100,7 @@ def sweep(
         heads = retention.list_heads(tx)
     for head in heads:
         _sweep_versions(ws, caller, policy, head, report, tracker)
-    for folder in ws.store.folders(tenant_folder(caller)):
-        _sweep_orphans(ws, caller, folder, stale_since, report, tracker)
+    _sweep_orphans(ws, caller, stale_since, report, tracker)
     _sweep_scratch(ws, caller, stale_since, report)
     if execute and report.orphans:
         with ws.db.write(caller) as tx:
@@ -174,8 +175,7 @@ def _sweep_versions(
             tx.audit("sweep", {"dataset": head.name, "versions": versions, "files": len(files), "before": horizon})
         for start in range(0, len(files), _FILES_PER_TRANSACTION):
             part = files[start : start + _FILES_PER_TRANSACTION]
-            for file in part:
-                ws.store.remove(file.path)
+            ws.store_of(caller).remove([file.path for file in part])
             with ws.db.write(caller) as tx:
                 retention.delete_files(tx, head.dataset, part)
             tracker.add(len(part))
@@ -188,7 +188,6 @@ def _sweep_versions(
 def _sweep_orphans(
     ws: Workspace,
     caller: Caller,
-    folder: str,
     stale_since: datetime,
     report: SweepReport,
     tracker: ProgressTracker,
@@ -197,29 +196,44 @@ def _sweep_orphans(
 
     The files are listed before the leases are read: a lease that has ended by then never becomes valid again.
     """
-    candidates = {path: (lease, size) for path, size in ws.store.files(folder) if (lease := parse_lease(path))}
+    listing = ws.store_of(caller).files(tenant_folder(caller))
+    candidates = ((path, (lease, size)) for path, size in listing if (lease := parse_lease(path)))
+    while part := dict(islice(candidates, _FILES_PER_LISTING)):
+        _sweep_listed_orphans(ws, caller, part, stale_since, report, tracker)
+
+
+def _sweep_listed_orphans(
+    ws: Workspace,
+    caller: Caller,
+    candidates: Mapping[str, tuple[UUID, int]],
+    stale_since: datetime,
+    report: SweepReport,
+    tracker: ProgressTracker,
+) -> None:
     with ws.db.read(caller) as tx:
         registered = retention.registered_paths(tx, list(candidates))
         orphans = {path: owner for path, owner in candidates.items() if path not in registered}
         writers = list({lease for lease, _ in orphans.values()})
         dead = writer_leases.find_ended(tx, writers, stale_before=None if report.done else stale_since)
         foreign = writer_leases.find_unknown(tx, writers)
-    for path, (lease, size) in orphans.items():
-        report.unknown += lease in foreign
-        if lease in dead:
-            report.files += 1
-            report.bytes += size
-            report.orphans += 1
-            if report.done:
-                ws.store.remove(path)
-            tracker.add(1)
+    report.unknown += sum(lease in foreign for lease, _ in orphans.values())
+    removable = {path: size for path, (lease, size) in orphans.items() if lease in dead}
+    for start in range(0, len(removable), _FILES_PER_TRANSACTION):
+        paths = list(removable)[start : start + _FILES_PER_TRANSACTION]
+        if report.done:
+            ws.store_of(caller).remove(paths)
+        report.files += len(paths)
+        report.orphans += len(paths)
+        report.bytes += sum(removable[path] for path in paths)
+        tracker.add(len(paths))
 
 
 def _sweep_scratch(ws: Workspace, caller: Caller, stale_since: datetime, report: SweepReport) -> None:
     """Delete temporary folders of engines whose writers are dead."""
+    store = ws.store_of(caller)
     leases = {
         folder: lease
-        for folder in ws.store.folders(f"scratch/{caller.tenant}")
+        for folder in store.scratch_folders(scratch_folder(caller))
         if (lease := parse_lease(f"{folder}.parquet"))
     }
     with ws.db.read(caller) as tx:
@@ -230,7 +244,7 @@ def _sweep_scratch(ws: Workspace, caller: Caller, stale_since: datetime, report:
         if lease in dead:
             report.scratch += 1
             if report.done:
-                ws.store.remove_folder(folder)
+                store.remove_scratch(folder)
 
 
 def _horizon(

@@ -333,7 +333,9 @@ class _Execution:
     def _files(self, step: Step) -> SourceFiles:
         """Return the files of the source that may contain rows of the filter expression."""
         files = read.files_matching(self._ws, self._caller, step.source, step.planned.selector)
-        paths = tuple(self._ws.store.locate(file.path) for file in files)
+        store = self._ws.store_of(self._caller)
+        paths = tuple(store.locate(file.path) for file in files)
+        self._open.enter_context(store.open_local(files))  # Spark reads them lazily, until the run ends
         return SourceFiles(
             step.source.schema,
             paths,

@@ -88,7 +88,7 @@ class QueryExecutor:
     """Execute queries in this process, with a sandbox and a cache of results."""
 
     def __init__(self, ws: Workspace, sandbox: Sandbox | None = None, cache_bytes: int = 64 << 20) -> None:
-        self._ws, self._sandbox = ws, sandbox or Sandbox(ws.data)
+        self._ws, self._sandbox = ws, sandbox or Sandbox(ws.data, open_files=ws.store.open_local)
         self.executions = ExecutionRegistry()
         self._resolver = DatasetResolver(ws, self._sandbox)
         self._cache = BoundedCache[QueryRows](cache_bytes)

@@ -13,11 +13,19 @@ from penstock.core.dataset.snapshot import Snapshot
 from penstock.core.names import DatasetName
 from penstock.core.registry.query import QueryDatasetRef, RegisteredQuery
 from penstock.errors import Invalid
-from penstock.service.queries.sandbox import ParsedStatement, QueryProcess, Relation, RelationFile, Sandbox, TableRef
+from penstock.service.queries.sandbox import (
+    FetchedFile,
+    ParsedStatement,
+    QueryProcess,
+    Relation,
+    RelationFile,
+    Sandbox,
+    TableRef,
+)
 from penstock.service.workspace import Workspace
 
 _RELATION_CACHE_BYTES = 32 << 20
-_FILE_ENTRY_BYTES = 250  # memory of a cached file, besides its texts
+_FILE_ENTRY_BYTES, _FETCHED_ENTRY_BYTES = 250, 250  # memory of a cached file, besides its texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +76,20 @@ class DatasetResolver:
         key = (snapshot.dataset, snapshot.version.number)
         relation = self._relations.get(key)
         if relation is None:
+            store = self._ws.store_of(tx.caller)
             files = [
-                RelationFile(self._ws.store.locate(path), rows, stats_json, deleted)
-                for path, rows, stats_json, deleted in snapshots.file_listing(tx, snapshot)
+                RelationFile(
+                    store.locate(file.path),
+                    file.rows,
+                    file.stats_json,
+                    file.deleted,
+                    FetchedFile(file.path, file.bytes, file.checksum) if store.is_remote else None,
+                )
+                for file in snapshots.file_listing(tx, snapshot)
             ]
             relation = Relation(snapshot.schema, files)
             size = sum(_FILE_ENTRY_BYTES + len(file.path) + len(file.stats_json) for file in files)
+            size += _FETCHED_ENTRY_BYTES * len(files) if store.is_remote else 0
             size += sum(len(file.deleted.to_bytes()) for file in files if file.deleted)
             self._relations.put(key, relation, size)
         return relation

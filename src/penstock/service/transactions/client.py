@@ -175,7 +175,7 @@ class ClientTransactions:
                 return self._receipt(caller, self._load(caller, transaction))
             raise
         self._forget(transaction)
-        self._remove(write_set.superseded_files)
+        self._remove(caller, write_set.superseded_files)
         return receipt
 
     def rollback(self, caller: Caller, transaction: UUID) -> None:
@@ -320,7 +320,7 @@ class ClientTransactions:
                 state = client_transactions.load_state(tx, transaction)
         if state is not TransactionState.ACTIVE:
             self._forget(transaction)
-        self._remove(staged_paths(left) if left else [])
+        self._remove(caller, staged_paths(left) if left else [])
         return state
 
     def _expire(self, caller: Caller) -> list[TransactionRecord]:
@@ -384,10 +384,9 @@ class ClientTransactions:
         with self._lock:
             self._open.pop(transaction, None)
 
-    def _remove(self, files: Iterable[str]) -> None:
-        for path in files:
-            with suppress(PenstockError):  # a file that cannot be removed now is swept later
-                self._ws.store.remove(path)
+    def _remove(self, caller: Caller, files: Iterable[str]) -> None:
+        with suppress(PenstockError):  # a file that cannot be removed now is swept later
+            self._ws.store_of(caller).remove(files)
 
 
 def _is_dead(owner: str, heartbeat_at: datetime, now: datetime) -> bool:

@@ -15,21 +15,23 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict
+from functools import partial
 
 from penstock import cancellation
 from penstock.core.caller import LOCAL_CALLER
 from penstock.errors import PenstockError, Unavailable
 from penstock.service.admission import AdmissionControl
 from penstock.service.fair_shares import Shareholder
-from penstock.service.queries.sandbox.client import QueryProcess, Relation, RelationFile, ResultStream
+from penstock.service.queries.sandbox.client import FetchedFile, QueryProcess, Relation, RelationFile, ResultStream
 from penstock.service.queries.sandbox.limits import QueryLimits
 from penstock.service.queries.sandbox.protocol import MAX_RESPONSE_BYTES, Channel
 from penstock.service.queries.sandbox.sql_analysis import ParsedStatement, TableRef
 
 __all__ = [
+    "FetchedFile",
     "ParsedStatement",
     "QueryLimits",
     "QueryProcess",
@@ -39,6 +41,8 @@ __all__ = [
     "Sandbox",
     "TableRef",
 ]
+
+FileOpener = Callable[[Sequence[FetchedFile]], AbstractContextManager[None]]
 
 _FORK_SERVER_CODE = "from penstock.service.queries.sandbox import fork_server; fork_server.main()"
 _ENVIRONMENT = {
@@ -65,6 +69,7 @@ class Sandbox:
         ready_processes: int = 2,
         max_running: int = 8,
         max_waiting: int = 16,
+        open_files: FileOpener = lambda _: nullcontext(),
     ) -> None:
         """Create a sandbox; no process is started yet.
 
@@ -74,9 +79,10 @@ class Sandbox:
             ready_processes: number of processes that wait for queries
             max_running: concurrent queries
             max_waiting: queries that wait for a running one to end
+            open_files: provides files in the folder for the duration of a block; queries request them
         """
         self._data_folder, self.limits = data_folder, limits or QueryLimits()
-        self._ready_processes = ready_processes
+        self._ready_processes, self._open_files = ready_processes, open_files
         self._admission = AdmissionControl(max_running, max_waiting)
         self._lock = threading.Lock()
         self._fork_server: _ForkServerClient | None = None
@@ -93,12 +99,18 @@ class Sandbox:
         """
         with self._admission.admit(caller, self.limits.seconds):
             fork_server, pid, sock, exit_status = self._take_process()
-            with sock, os.fdopen(exit_status, "rb", buffering=0):
+            with ExitStack() as opened, sock, os.fdopen(exit_status, "rb", buffering=0):
+
+                def provide_files(files: Sequence[FetchedFile]) -> None:
+                    with fork_server.paused(pid):  # the query has its seconds for itself
+                        opened.enter_context(self._open_files(files))
+
                 sock.settimeout(self.limits.seconds + _GRACE_SECONDS)
                 try:
                     channel = Channel(sock, MAX_RESPONSE_BYTES)
                     with cancellation.on_cancel(lambda: fork_server.kill(pid)):
-                        yield QueryProcess(self.limits, channel, exit_status, lambda: fork_server.kill(pid))
+                        kill = partial(fork_server.kill, pid)
+                        yield QueryProcess(self.limits, channel, exit_status, kill, provide_files)
                 except PenstockError:
                     cancellation.raise_if_cancelled()  # the process was killed for it
                     raise
@@ -163,6 +175,17 @@ class _ForkServerClient:
     def kill(self, pid: int) -> None:
         with suppress(OSError):  # the fork server is dead, and its processes with it
             self._socket.send(b"kill %d" % pid)
+
+    @contextmanager
+    def paused(self, pid: int) -> Iterator[None]:
+        """Stop the clock of a process for the duration of the block."""
+        with suppress(OSError):
+            self._socket.send(b"pause %d" % pid)
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                self._socket.send(b"resume %d" % pid)
 
     def end(self) -> None:
         self._socket.close()

@@ -32,11 +32,24 @@ _MAX_MESSAGE_CHARACTERS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
+class FetchedFile:
+    """A file that has to be fetched before a process can read it."""
+
+    path: str  # relative to the store
+    bytes: int
+    checksum: str
+
+
+FileProvider = Callable[[Sequence[FetchedFile]], None]  # fetches files, which then stay until the process has ended
+
+
+@dataclass(frozen=True, slots=True)
 class RelationFile:
     path: str  # absolute
     rows: int
     stats_json: str = "{}"  # column statistics in the format of `core.dataset.column_stats`
     deleted: DeletionVector | None = None  # rows that the query does not see; `rows` counts them
+    fetched: FetchedFile | None = None  # None: the file is at its path
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +63,27 @@ class Relation:
 class QueryProcess:
     """A sandbox process that runs one statement. Its responses are untrusted."""
 
-    def __init__(self, limits: QueryLimits, channel: Channel, exit_status: int, kill: Callable[[], None]) -> None:
-        """Wrap a process; `exit_status` is the pipe on which the fork server reports how the process ended."""
+    def __init__(
+        self,
+        limits: QueryLimits,
+        channel: Channel,
+        exit_status: int,
+        kill: Callable[[], None],
+        provide_files: FileProvider = lambda _: None,
+    ) -> None:
+        """Wrap a process.
+
+        Args:
+            limits: limits of the statement
+            channel: connection to the process
+            exit_status: pipe on which the fork server reports how the process ended
+            kill: ends the process
+            provide_files: fetches the files that the process requests before it reads them
+        """
         self._limits, self._channel, self._exit_status, self._kill_process = limits, channel, exit_status, kill
+        self._provide_files = provide_files
+        self._provided_paths: set[str] = set()
+        self._fetched_files: list[FetchedFile | None] = []  # by the number with which the process requests them
         self._killed = False  # by this object
         self._parameters: tuple[str, ...] = ()
 
@@ -112,9 +143,12 @@ class QueryProcess:
             self._raise_protocol_error()
 
     def _send_relations(self, relations: Mapping[TableRef, Relation]) -> None:
-        encoded = [
-            [[ref.schema, ref.table, ref.version], _encode_relation(relation)] for ref, relation in relations.items()
-        ]
+        encoded = []
+        for ref, relation in relations.items():
+            first_file = len(self._fetched_files) if any(file.fetched for file in relation.files) else None
+            encoded.append([[ref.schema, ref.table, ref.version], _encode_relation(relation, first_file)])
+            if first_file is not None:
+                self._fetched_files += (file.fetched for file in relation.files)
         self._send({"bind": encoded})
 
     def describe(self, parameters: Mapping[str, Any] | None = None) -> pa.Schema:
@@ -213,8 +247,35 @@ class QueryProcess:
     def _receive(
         self, *expected: MessageType, max_bytes: int = MAX_RESPONSE_BYTES, limit: int | None = None
     ) -> tuple[MessageType, pa.Buffer]:
+        """Return the next message of an expected type. Requests for files are answered."""
+        while True:
+            message_type, content = self._receive_any(max_bytes, limit)
+            if message_type is MessageType.ERROR:
+                raise self._decode_error(content)
+            if message_type in expected:
+                return message_type, content
+            if message_type is not MessageType.FILES:
+                self._raise_protocol_error()
+            if files := self._decode_file_numbers(content):
+                self._provide_files(files)
+            self._send(None)
+
+    def _decode_file_numbers(self, content: pa.Buffer) -> list[FetchedFile]:
+        """Return the files that the process requests for the first time. They must be files of its relations."""
         try:
-            message_type, content = self._channel.receive(max_bytes)
+            numbers = json.loads(content.to_pybytes())
+            files = [self._fetched_files[number] for number in numbers if type(number) is int and number >= 0]
+            if len(files) != len(numbers) or len(files) > len(self._fetched_files):
+                self._raise_protocol_error()
+        except (ValueError, TypeError, IndexError):
+            self._raise_protocol_error()
+        new_files = {file.path: file for file in files if file and file.path not in self._provided_paths}
+        self._provided_paths |= new_files.keys()
+        return list(new_files.values())
+
+    def _receive_any(self, max_bytes: int, limit: int | None) -> tuple[MessageType, pa.Buffer]:
+        try:
+            return self._channel.receive(max_bytes)
         except ChannelClosed:
             self._raise_exit_error()
         except MessageTooLarge:
@@ -222,11 +283,6 @@ class QueryProcess:
             raise _too_large(f"{limit or self._limits.bytes:,} bytes") from None
         except ValueError:
             self._raise_protocol_error()
-        if message_type is MessageType.ERROR:
-            raise self._decode_error(content)
-        if message_type not in expected:
-            self._raise_protocol_error()
-        return message_type, content
 
     def _decode_error(self, content: pa.Buffer) -> PenstockError:
         try:
@@ -305,8 +361,9 @@ def _too_large(limit: str) -> Invalid:
     return Invalid("query_too_large.result", {"limit": limit})
 
 
-def _encode_relation(relation: Relation) -> dict[str, Any]:
+def _encode_relation(relation: Relation, first_file: int | None) -> dict[str, Any]:
     return {
+        "first_file": first_file,
         "schema": b64encode(relation.schema.remove_metadata().serialize()).decode(),
         "files": [[file.path, file.rows, file.stats_json, _encode_vector(file.deleted)] for file in relation.files],
     }

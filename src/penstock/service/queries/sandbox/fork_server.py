@@ -31,7 +31,22 @@ class _Child:
     status_reader: int  # read end of the pipe for the exit status
     status_writer: int
     deadline: float | None = None  # None: it waits for a query
+    paused_at: float | None = None  # while the service fetches files for it
     deadline_exceeded: bool = False
+
+    def set_paused(self, paused: bool) -> None:
+        """Stop the clock of the deadline, or move the deadline by the time that the clock was stopped."""
+        now = time.monotonic()
+        if paused:
+            self.paused_at = now
+        elif self.paused_at is not None and self.deadline is not None:
+            self.deadline += now - self.paused_at
+            self.paused_at = None
+
+    @property
+    def active_deadline(self) -> float | None:
+        """Return the time at which the process is killed; None: not at present."""
+        return None if self.paused_at is not None or self.deadline_exceeded else self.deadline
 
     def close_service_ends(self) -> None:
         """Close the socket and the read end, of which the service has its own copies."""
@@ -80,6 +95,10 @@ class _ForkServer:
                 self._fill(1)  # the refill creates the others
             case [b"kill", pid]:
                 self._kill(int(pid))
+            case [b"pause" | b"resume" as verb, pid]:
+                if child := self.alive.get(int(pid)):
+                    child.set_paused(verb == b"pause")
+                return True
         self.refill_at = time.monotonic() + _REFILL_DELAY_SECONDS
         return True
 
@@ -107,18 +126,15 @@ class _ForkServer:
             os.kill(pid, signal.SIGKILL)
 
     def _timeout(self) -> float | None:
-        times = [
-            child.deadline
-            for child in self.alive.values()
-            if child.deadline is not None and not child.deadline_exceeded
-        ]
+        deadlines = (child.active_deadline for child in self.alive.values())
+        times = [deadline for deadline in deadlines if deadline is not None]
         times += [] if self.refill_at is None else [self.refill_at]
         return max(0.0, min(times) - time.monotonic()) if times else None
 
     def _kill_overdue(self) -> None:
         now = time.monotonic()
         for child in self.alive.values():
-            if child.deadline is not None and child.deadline <= now and not child.deadline_exceeded:
+            if (deadline := child.active_deadline) is not None and deadline <= now:
                 child.deadline_exceeded = True
                 self._kill(child.pid)
 

@@ -26,6 +26,7 @@ MAX_RESPONSE_BYTES = 16 << 20  # of a message from the process, except rows
 class MessageType(Enum):
     JSON = b"s"
     ARROW = b"a"  # a schema or a batch as one Arrow IPC message
+    FILES = b"f"  # JSON list of numbers of files, which the service provides before it answers with an empty message
     DONE = b"d"  # end of the batches
     ERROR = b"r"  # JSON with reason and message
 

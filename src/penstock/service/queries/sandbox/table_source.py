@@ -5,7 +5,7 @@ batch and removes the deleted rows. DuckDB passes columns and filters to both, a
 """
 
 from base64 import b64decode
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate, groupby
@@ -33,6 +33,9 @@ _MAX_SINGLE_THREAD_ROWS = 100_000  # one thread reads fewer rows faster than sev
 _LIVE_BATCH_ROWS = 64 << 10
 
 
+OnScan = Callable[[Sequence[str]], None]  # receives the paths of the files that a scan is about to read
+
+
 @dataclass(frozen=True, slots=True)
 class _StoredFile:
     path: str
@@ -51,14 +54,25 @@ class RegisteredTable:
 
     schema: pa.Schema
     files: Sequence[_StoredFile]
+    on_scan: OnScan | None = None
 
     @classmethod
-    def decode(cls, encoded: Mapping[str, Any]) -> "RegisteredTable":
+    def decode(
+        cls, encoded: Mapping[str, Any], request_files: Callable[[Sequence[int]], None] = lambda _: None
+    ) -> "RegisteredTable":
+        """Decode a relation. Its files are requested by their numbers before a scan, if they have to be fetched."""
         exact = pa.ipc.read_schema(pa.py_buffer(b64decode(encoded["schema"])))
         # All columns become nullable: the scanner would reject an old file that lacks a required column.
         schema = pa.schema([column.with_nullable(True) for column in exact])
         files = [_StoredFile.decode(*values) for values in encoded["files"]]
-        return cls(schema, [file for file in files if file.rows])
+        on_scan, first = None, encoded["first_file"]
+        if first is not None:
+            numbers = {file.path: number for number, file in enumerate(files, first)}
+
+            def on_scan(paths: Sequence[str]) -> None:
+                request_files([numbers[path] for path in paths])
+
+        return cls(schema, [file for file in files if file.rows], on_scan)
 
     def prunable_columns(self, names: Collection[str]) -> frozenset[str]:
         """Return the columns among `names` whose statistics can exclude a file."""
@@ -87,10 +101,12 @@ class RegisteredTable:
         if vectors:
             source = _LiveRowsDataset(fragments, self.schema, _PARQUET, _FILE_SYSTEM)
             source.vectors, source.use_threads = vectors, not is_small
-            return source
-        return (_SingleThreadDataset if is_small else _LimitedReadAheadDataset)(
-            fragments, self.schema, _PARQUET, _FILE_SYSTEM
-        )
+        else:
+            source = (_SingleThreadDataset if is_small else _LimitedReadAheadDataset)(
+                fragments, self.schema, _PARQUET, _FILE_SYSTEM
+            )
+        source.on_scan = self.on_scan
+        return source
 
     def _bounds(
         self, fields: Mapping[str, pc.Expression], rows: int, stats_by_column: Mapping[str, ColumnStats]
@@ -120,27 +136,40 @@ def _has_exact_bounds(data_type: pa.DataType) -> bool:
     return not pt.is_floating(data_type) and not pt.is_nested(data_type)
 
 
-class _LimitedReadAheadDataset(pads.FileSystemDataset):  # type: ignore[misc]
+class _RequestingDataset(pads.FileSystemDataset):  # type: ignore[misc]
+    """Files that are requested before they are scanned, if they have to be fetched."""
+
+    on_scan: OnScan | None = None
+
+    def request_files(self, filter: pc.Expression | None) -> None:
+        if self.on_scan:
+            self.on_scan([fragment.path for fragment in self.get_fragments(filter=filter)])
+
+
+class _LimitedReadAheadDataset(_RequestingDataset):
     """Files with less read-ahead than the default of Arrow: the first rows arrive sooner, and fewer are in memory."""
 
     def scanner(self, columns: list[str] | None = None, filter: pc.Expression | None = None) -> pads.Scanner:
+        self.request_files(filter)
         return super().scanner(columns=columns, filter=filter, **_READ_AHEAD)
 
 
-class _SingleThreadDataset(pads.FileSystemDataset):  # type: ignore[misc]
+class _SingleThreadDataset(_RequestingDataset):
     """Files with few rows, read by one thread."""
 
     def scanner(self, columns: list[str] | None = None, filter: pc.Expression | None = None) -> pads.Scanner:
+        self.request_files(filter)
         return super().scanner(columns=columns, filter=filter, use_threads=False)
 
 
-class _LiveRowsDataset(pads.FileSystemDataset):  # type: ignore[misc]
+class _LiveRowsDataset(_RequestingDataset):
     """Files with deletion vectors, without the deleted rows."""
 
     vectors: Mapping[str, DeletionVector]  # by path
     use_threads: bool
 
     def scanner(self, columns: list[str] | None = None, filter: pc.Expression | None = None) -> "_LiveRowsScanner":
+        self.request_files(filter)
         return _LiveRowsScanner(self, self.schema.names if columns is None else columns, filter)
 
 

@@ -8,6 +8,7 @@ import json
 import os
 import socket
 import sys
+import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -103,6 +104,7 @@ class QueryWorker:
     analysis: SqlAnalysis = field(default_factory=SqlAnalysis)  # of the statement without the SQL around it
     tables: dict[TableRef, RegisteredTable] = field(default_factory=dict)
     registered: dict[TableRef, frozenset[str]] = field(default_factory=dict)  # columns with bounds by table
+    sending: threading.Lock = field(default_factory=threading.Lock)
 
     def warm_up(self) -> None:
         """Run one query, so that the first real one does not wait for libraries that are loaded on first use."""
@@ -126,7 +128,9 @@ class QueryWorker:
                 case {"select": sql}:  # another process has parsed it before; it is analyzed again
                     self.select, self.analysis = sql, sql_analysis.analyze(self._parse_tree(sql))
                 case {"bind": tables}:
-                    self.tables = {TableRef(*ref): RegisteredTable.decode(encoded) for ref, encoded in tables}
+                    self.tables = {
+                        TableRef(*ref): RegisteredTable.decode(encoded, self._request_files) for ref, encoded in tables
+                    }
                     self.channel.send_message(MessageType.JSON)
                 case {
                     "before": before,
@@ -175,8 +179,16 @@ class QueryWorker:
             self.channel.send_message(MessageType.ERROR, describe_error(cause, before_execution=True))
             return
         for message in _encode_result(relation, small_batches=small_batches):
-            self.channel.send(MessageType.ARROW, message)
+            with self.sending:
+                self.channel.send(MessageType.ARROW, message)
         self.channel.send_message(MessageType.DONE)
+
+    def _request_files(self, numbers: Sequence[int]) -> None:
+        """Wait until the service has fetched files. A thread of DuckDB may call this while another one sends rows."""
+        if numbers:
+            with self.sending:
+                self.channel.send_message(MessageType.FILES, numbers)
+                self.channel.receive(0)
 
     def _bind(self, sql: str, values: dict[str, Any]) -> duckdb.DuckDBPyRelation:
         """Bind a statement: its columns and types are resolved, and no row has been read."""
