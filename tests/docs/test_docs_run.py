@@ -250,6 +250,10 @@ SKIPPED_BLOCKS = {
         "docs/operations.md",
         "podman build -t penstock .",
     ): "tests/deployment/test_container.py runs it, as far as it can be run here",
+    (
+        "docs/operations.md",
+        "pip install 'penstock[object-store,postgres]'",
+    ): "needs a bucket and PostgreSQL; tests/service/test_bucket_workspace.py creates such workspaces",
     ("docs/catalog-schema.md", "SELECT path, rows, bytes"): "tests/docs/test_catalog_schema.py runs it",
     (
         "docs/catalog-schema.md",
