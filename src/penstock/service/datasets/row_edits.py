@@ -158,9 +158,7 @@ class RowEdit:
     ) -> None:
         self._ws, self._caller, self._stage, self._returning = ws, caller, stage, returning
         self._verb = "DELETE" if rows is None else "UPDATE"
-        check_ids(ids, self._verb)
-        if rows is not None:
-            check_count(len(ids), rows.num_rows)
+        check_request(ids, rows)
         self._ids, self._row_ids = ids, RowIds.from_array(ids.to_numpy())
         self._source, self._rows = rows, rows
         self._digest = ""
@@ -254,8 +252,7 @@ class RowEdit:
         self._schema = schema
 
     def _cast(self, source: pa.Table, schema: pa.Schema) -> pa.Table:
-        check_exact(source.schema, schema)  # checked again: another writer may have added a column
-        rows = pa.Table.from_batches(validated_batches(iter(source.to_batches()), schema, self._ws.limits), schema)
+        rows = cast_rows(self._ws, source, schema)
         if self._returning and rows.nbytes + self._ids.nbytes > self._ws.limits.returned_bytes:
             raise returned_too_large_error(self._ws.limits.returned_bytes)
         return rows
@@ -354,6 +351,23 @@ def request_digest(ids: pa.Array, rows: pa.Table | None) -> str:
         for batch in part.to_batches():
             digest.add(batch)
     return " ".join(digest.hexdigest() for digest in digests)
+
+
+def cast_rows(ws: Workspace, rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return the rows of an update with the types of the schema.
+
+    Raises:
+        Invalid: the rows do not match the schema
+    """
+    check_exact(rows.schema, schema)  # checked for each version: another writer may have added a column
+    return pa.Table.from_batches(validated_batches(iter(rows.to_batches()), schema, ws.limits), schema)
+
+
+def check_request(ids: pa.Array, rows: pa.Table | None) -> None:
+    """Raise Invalid if an update (`rows`) or a delete (None) is wrong whatever the dataset contains."""
+    check_ids(ids, "DELETE" if rows is None else "UPDATE")
+    if rows is not None:
+        check_count(len(ids), rows.num_rows)
 
 
 def check_ids(ids: pa.Array, verb: str) -> None:
