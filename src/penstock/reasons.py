@@ -488,6 +488,11 @@ REASONS: dict[str, tuple[str, str]] = {
         "NotFound",
         "Transaction not found",
     ),
+    "deleted_rows_swept": (
+        "NotFound",
+        "The delete with this idempotency key was committed: it deleted {count:row} of {name}, as version {version}. Its rows "
+        "cannot be returned again, because version {before} was swept. Repeat the delete without RETURNING for its receipt",
+    ),
     "unknown_outcome": (
         "CommitStateUnknown",
         "The database did not answer, so the outcome of the write is unknown. Send it again with the idempotency key {key!r}: it is executed at most once",

@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock.catalog import snapshots
 from penstock.catalog.database import CatalogTransaction
 from penstock.core.caller import Caller
-from penstock.core.dataset.changes import Change, Counts, DataFile, DeletedRows, NewFile, Receipt
+from penstock.core.dataset.changes import Change, Counts, DataFile, DatasetCommit, DeletedRows, NewFile, Receipt
 from penstock.core.dataset.deletion_vector import DeletionVector
 from penstock.core.dataset.row_digest import RowDigest
 from penstock.core.dataset.row_ids import RowIds
@@ -284,14 +284,23 @@ class RowEdit:
         return self.updated_rows() if self._returning and self._rows is not None else None
 
     def _read_deleted(self, receipt: Receipt) -> pa.Table:
-        """Return the rows of an earlier delete, read from the version before it."""
+        """Return the rows of an earlier delete, read from the version before it.
+
+        Raises:
+            NotFound: that version was swept
+        """
         (written,) = receipt.written
         deleted = _ReturnedRows(self._ws.limits.returned_bytes)
         with self._ws.db.read(self._caller) as tx:
             if not written.deleted:
                 return deleted.table(snapshots.newest(tx, written.dataset).schema)
-            before = snapshots.at_version(tx, written.dataset, written.version - 1)
-            listed = snapshots.files(tx, before, row_id_ranges=self._row_ids.spans())
+            try:
+                before = snapshots.at_version(tx, written.dataset, written.version - 1)
+                listed = snapshots.files(tx, before, row_id_ranges=self._row_ids.spans())
+            except NotFound as error:
+                if error.reason != "version_not_found":
+                    raise
+                raise _deleted_rows_swept_error(written) from error
         files = {self._ws.store.locate(file.path): file for file in listed}
         read_rows(self._find(files, before.schema), deleted.add)
         return deleted.table(before.schema)
@@ -398,6 +407,21 @@ def check_supported(target: Snapshot, verb: str) -> None:
 def returned_too_large_error(max_bytes: int) -> Invalid:
     """Return the error for a write whose returned rows exceed the limit."""
     return Invalid("returned_too_large", {"max_bytes": max_bytes})
+
+
+def _deleted_rows_swept_error(written: DatasetCommit) -> NotFound:
+    return NotFound(
+        "deleted_rows_swept",
+        {
+            "count": written.deleted,
+            "name": written.name,
+            "version": written.version,
+            "before": written.version - 1,
+        },
+        dataset=written.name,
+        requested_version=written.version - 1,
+        actual_version=written.version,
+    )
 
 
 class _ReturnedRows:
