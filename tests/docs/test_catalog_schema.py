@@ -62,7 +62,9 @@ def test_catalog_schema_page_has_six_queries() -> None:
 @pytest.mark.parametrize("version", [1, 2, 3])
 def test_files_query_returns_the_files_of_a_version(lake: Lake, version: int) -> None:
     sales = lake.dataset("shop.sales")
-    expected = [{"file_no": f.number, "path": f.path, "rows": f.rows, "bytes": f.bytes} for f in sales.at(version).files()]
+    expected = [
+        {"file_no": f.number, "path": f.path, "rows": f.rows, "bytes": f.bytes} for f in sales.at(version).files()
+    ]
     assert expected
     assert run(lake, 0, dataset=sales.id.hex, version=version) == expected
 
