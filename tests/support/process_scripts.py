@@ -145,6 +145,16 @@ def killed_editing_together(lake: Lake, step: str) -> str:
     return "alive"
 
 
+def killed_uniting(lake: Lake, kind: str, step: str) -> str:
+    """Kill this process at a step of an edit whose deletion vectors are united with those of another edit."""
+    from faults.union_writes import run_overtaken
+
+    with ExitStack() as armed:
+        die = failpoints.armed(step, lambda: os.kill(os.getpid(), signal.SIGKILL))
+        run_overtaken(lake, kind, lambda: armed.enter_context(die))
+    return "alive"
+
+
 def insert_forever(lake: Lake, dataset: str) -> None:
     """Insert until this process is ended; print each acknowledged insert."""
     from faults.group_commit_writes import insert_forever
