@@ -1,7 +1,6 @@
 """An edit that cannot be executed fails alone: the other edits of its group still share one commit."""
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import closing
 
