@@ -61,7 +61,7 @@ class DeletionVector:
         return pa.array(remains)
 
     def contains(self, positions: Any) -> Any:
-        """Return for each of the positions, ascending, whether the vector contains it."""
+        """Return for each of the positions, ascending and unique, whether the vector contains it."""
         common = self & DeletionVector.from_positions(positions)
         is_contained = np.zeros(len(positions), dtype=bool)
         is_contained[np.searchsorted(positions, common.positions)] = True
