@@ -1,6 +1,7 @@
 """Deletion vectors behave like sets of positions; the policy decides between marking and rewriting."""
 
 import random
+import tracemalloc
 
 import numpy as np
 import pyarrow as pa
@@ -74,3 +75,17 @@ def test_policy_marks_while_the_vector_is_small(rows: int, deleted: int, touched
     assert EditPolicy().marks(rows, deleted, touched) is marks
     assert EditPolicy(EditMode.MARK).marks(rows, deleted, touched) is True
     assert EditPolicy(EditMode.REWRITE).marks(rows, deleted, touched) is False
+
+
+def test_vector_after_reads_keeps_only_its_bitmap_in_memory() -> None:
+    """The file list of a scan holds the vectors of all files. Their positions would take 24 times as much memory here."""
+    deleted = vector(*range(0, 2_000_000, 5))
+    tracemalloc.start()
+    try:
+        deleted.mask(0, 131_072)
+        deleted.contains(np.arange(100))
+        assert len(deleted.positions) == 400_000
+        held_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held_bytes < len(deleted.to_bytes())

@@ -226,6 +226,12 @@ def _with_vectors(tx: CatalogTransaction, snapshot: Snapshot, files: list[DataFi
     return [replace(file, deleted=vectors[file.number]) if file.number in vectors else file for file in files]
 
 
+def vectors(tx: CatalogTransaction, snapshot: Snapshot, file_nos: list[int]) -> dict[int, DeletionVector]:
+    """Return the deletion vectors of files of a snapshot by file number; files without one are absent."""
+    _assert_not_swept(tx, snapshot)
+    return _load_vectors(tx, snapshot, file_nos)
+
+
 def _load_vectors(tx: CatalogTransaction, snapshot: Snapshot, file_nos: list[int]) -> dict[int, DeletionVector]:
     if not snapshot.version.vector_files:
         return {}

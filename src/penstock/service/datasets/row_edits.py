@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock.catalog import snapshots
 from penstock.catalog.database import CatalogTransaction
 from penstock.core.caller import Caller
-from penstock.core.dataset.changes import Change, Counts, DataFile, DeletedRows, NewFile, Receipt
+from penstock.core.dataset.changes import Change, Counts, DataFile, DatasetCommit, DeletedRows, NewFile, Receipt
 from penstock.core.dataset.deletion_vector import DeletionVector
 from penstock.core.dataset.row_digest import RowDigest
 from penstock.core.dataset.row_ids import RowIds
@@ -158,9 +158,7 @@ class RowEdit:
     ) -> None:
         self._ws, self._caller, self._stage, self._returning = ws, caller, stage, returning
         self._verb = "DELETE" if rows is None else "UPDATE"
-        check_ids(ids, self._verb)
-        if rows is not None:
-            check_count(len(ids), rows.num_rows)
+        check_request(ids, rows)
         self._ids, self._row_ids = ids, RowIds.from_array(ids.to_numpy())
         self._source, self._rows = rows, rows
         self._digest = ""
@@ -254,8 +252,7 @@ class RowEdit:
         self._schema = schema
 
     def _cast(self, source: pa.Table, schema: pa.Schema) -> pa.Table:
-        check_exact(source.schema, schema)  # checked again: another writer may have added a column
-        rows = pa.Table.from_batches(validated_batches(iter(source.to_batches()), schema, self._ws.limits), schema)
+        rows = cast_rows(self._ws, source, schema)
         if self._returning and rows.nbytes + self._ids.nbytes > self._ws.limits.returned_bytes:
             raise returned_too_large_error(self._ws.limits.returned_bytes)
         return rows
@@ -287,14 +284,23 @@ class RowEdit:
         return self.updated_rows() if self._returning and self._rows is not None else None
 
     def _read_deleted(self, receipt: Receipt) -> pa.Table:
-        """Return the rows of an earlier delete, read from the version before it."""
+        """Return the rows of an earlier delete, read from the version before it.
+
+        Raises:
+            NotFound: that version was swept
+        """
         (written,) = receipt.written
         deleted = _ReturnedRows(self._ws.limits.returned_bytes)
         with self._ws.db.read(self._caller) as tx:
             if not written.deleted:
                 return deleted.table(snapshots.newest(tx, written.dataset).schema)
-            before = snapshots.at_version(tx, written.dataset, written.version - 1)
-            listed = snapshots.files(tx, before, row_id_ranges=self._row_ids.spans())
+            try:
+                before = snapshots.at_version(tx, written.dataset, written.version - 1)
+                listed = snapshots.files(tx, before, row_id_ranges=self._row_ids.spans())
+            except NotFound as error:
+                if error.reason != "version_not_found":
+                    raise
+                raise _deleted_rows_swept_error(written) from error
         files = {self._ws.store.locate(file.path): file for file in listed}
         read_rows(self._find(files, before.schema), deleted.add)
         return deleted.table(before.schema)
@@ -356,6 +362,23 @@ def request_digest(ids: pa.Array, rows: pa.Table | None) -> str:
     return " ".join(digest.hexdigest() for digest in digests)
 
 
+def cast_rows(ws: Workspace, rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return the rows of an update with the types of the schema.
+
+    Raises:
+        Invalid: the rows do not match the schema
+    """
+    check_exact(rows.schema, schema)  # checked for each version: another writer may have added a column
+    return pa.Table.from_batches(validated_batches(iter(rows.to_batches()), schema, ws.limits), schema)
+
+
+def check_request(ids: pa.Array, rows: pa.Table | None) -> None:
+    """Raise Invalid if an update (`rows`) or a delete (None) is wrong whatever the dataset contains."""
+    check_ids(ids, "DELETE" if rows is None else "UPDATE")
+    if rows is not None:
+        check_count(len(ids), rows.num_rows)
+
+
 def check_ids(ids: pa.Array, verb: str) -> None:
     """Raise Invalid if the list of row ids is empty, or has duplicates for an update."""
     if not len(ids):
@@ -384,6 +407,21 @@ def check_supported(target: Snapshot, verb: str) -> None:
 def returned_too_large_error(max_bytes: int) -> Invalid:
     """Return the error for a write whose returned rows exceed the limit."""
     return Invalid("returned_too_large", {"max_bytes": max_bytes})
+
+
+def _deleted_rows_swept_error(written: DatasetCommit) -> NotFound:
+    return NotFound(
+        "deleted_rows_swept",
+        {
+            "count": written.deleted,
+            "name": written.name,
+            "version": written.version,
+            "before": written.version - 1,
+        },
+        dataset=written.name,
+        requested_version=written.version - 1,
+        actual_version=written.version,
+    )
 
 
 class _ReturnedRows:
