@@ -9,6 +9,7 @@ import pytest
 
 from penstock import failpoints
 from penstock.core.dataset.compaction import CompactionResult
+from penstock.core.dataset.edit_policy import EditPolicy
 from penstock.errors import Unavailable
 from penstock.lake import Dataset, Lake
 from penstock.service.datasets import maintenance
@@ -54,6 +55,18 @@ def test_pass_rewrites_files_with_enough_deleted_rows(lake: Lake) -> None:
     ds.delete([3])
     assert worker.run_pass()
     assert (ds.current().snapshot.version.deleted_rows, ds.num_rows) == (0, 17)
+
+
+def test_pass_rewrites_a_file_before_its_vector_makes_an_edit_rewrite_it(lake: Lake) -> None:
+    lake._workspace.edit_policy = EditPolicy(max_vector_bytes=200)  # about 100 positions
+    ds = lake.create("demo.rows", table(*range(2000)))
+    worker = MaintenanceWorker(lake._workspace, POLICY)
+    ds.delete(list(range(1, 41)))
+    assert worker.run_pass()
+    assert ds.current().snapshot.version.deleted_rows == 40
+    ds.delete(list(range(41, 61)))
+    assert worker.run_pass()
+    assert (ds.current().snapshot.version.deleted_rows, ds.num_rows) == (0, 1940)
 
 
 def test_pass_compacts_an_idle_dataset_completely(lake: Lake) -> None:

@@ -18,6 +18,7 @@ from uuid import UUID
 from penstock.catalog import commit_numbers, snapshots, writer_leases
 from penstock.core.caller import Caller, Role, user_id
 from penstock.core.dataset.compaction import CompactionPolicy, CompactionResult
+from penstock.core.dataset.edit_policy import EditPolicy
 from penstock.core.dataset.snapshot import Snapshot
 from penstock.core.names import parse_uuid
 from penstock.core.progress import Progress
@@ -31,6 +32,7 @@ _CLAIM_TIMEOUT = timedelta(minutes=5)  # a worker without a heartbeat for this l
 _HEARTBEAT_SECONDS = 20.0
 _MAX_STEPS = 8  # of one dataset in one pass
 _MAX_SIZE_RATIO = 4.0  # see CompactionPolicy
+_VECTOR_SHARE = 0.5  # of the size from which an edit rewrites the file, so that a compaction does it before
 _MIN_OVERLAP = 4
 _RECENT_VERSIONS = 100  # searched for the last version that is not a compaction
 _FILE_ERRORS = ("file_missing", "file_unreadable")
@@ -53,11 +55,18 @@ class MaintenancePolicy:
     idle: timedelta = timedelta(hours=24)
     pause_seconds: float = 60.0
 
-    def compaction(self, idle: timedelta) -> CompactionPolicy:
+    def compaction(self, idle: timedelta, edits: EditPolicy) -> CompactionPolicy:
         """Return the policy for a dataset that has not been changed for some time."""
         if idle >= self.idle:
             return CompactionPolicy()
-        return CompactionPolicy(self.small_files, self.deleted_percent, _MAX_SIZE_RATIO, _MIN_OVERLAP, False)
+        return CompactionPolicy(
+            self.small_files,
+            self.deleted_percent,
+            _VECTOR_SHARE * edits.max_vector_bytes,
+            _MAX_SIZE_RATIO,
+            _MIN_OVERLAP,
+            sorts_files=False,
+        )
 
 
 StepCallback = Callable[[CompactionResult, float], None]
@@ -153,7 +162,9 @@ class MaintenanceWorker:
         version = target.version
         if target.read_only or (version.files < 2 and not version.vector_files):
             return None
-        policy = self._policy.compaction(self._ws.db.clock() - self._last_change(caller, target))
+        policy = self._policy.compaction(
+            self._ws.db.clock() - self._last_change(caller, target), self._ws.edit_policy
+        )
         if self._unneeded.get(target.dataset) == (version.number, policy):
             return None
         if plan_steps(self._ws, caller, target, policy):
