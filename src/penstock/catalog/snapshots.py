@@ -267,6 +267,16 @@ def files_since(tx: CatalogTransaction, snapshot: Snapshot, version: int) -> lis
     return _with_vectors(tx, snapshot, [_file_from_row(row, parse_stats) for row in rows])
 
 
+def live_files(tx: CatalogTransaction, newest: Snapshot, file_nos: Sequence[int]) -> list[DataFile]:
+    """Return those of the files that the newest version still contains."""
+    rows = [
+        row
+        for part in in_chunks(file_nos)
+        for row in tx.all(_NUMBERED_FILES[False], dataset=newest.dataset, numbers=part)
+    ]
+    return _with_vectors(tx, newest, [_file_from_row(row, None) for row in rows if row.end_version is None])
+
+
 def are_unchanged(tx: CatalogTransaction, dataset: UUID, file_nos: Sequence[int], since: int) -> bool:
     """Return whether the newest version contains all of these files with the rows that a version contains."""
     live = sum(len(tx.all(_STILL_LIVE, dataset=dataset, numbers=chunk)) for chunk in in_chunks(file_nos))

@@ -26,6 +26,7 @@ from penstock.engines.arrow.parquet_io import (
 OnOldRows = Callable[[Any, pa.RecordBatch], None]  # receives the indices of the ids, and the old rows with their ids
 
 _NULLABLE_ROW_ID = ROW_ID.with_nullable(True)  # the scanner yields nullable columns
+_NO_IDS = np.zeros(0, dtype=np.int64)
 _MAX_NEW_ROWS_BYTES = 64 << 20  # new rows in memory for one batch
 
 
@@ -91,6 +92,12 @@ def read_rows(matches: Sequence[RowMatches], on_old_rows: OnOldRows) -> None:
         for batch in _read_matched(file_matches):
             on_old_rows(file_matches.id_indices[first : first + len(batch)], batch)
             first += len(batch)
+
+
+def read_row_ids(path: str, positions: Any) -> Any:
+    """Return the row ids that a file stores at ascending positions."""
+    batches = read_positions(path, pa.schema([ROW_ID]), [STORED_ROW_ID_COLUMN], BATCH_ROWS, positions)
+    return np.concatenate([_NO_IDS, *(batch.column(STORED_ROW_ID_COLUMN).to_numpy() for batch in batches)])
 
 
 def _read_matched(matches: RowMatches) -> Iterator[pa.RecordBatch]:

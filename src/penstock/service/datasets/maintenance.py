@@ -10,6 +10,7 @@ import os
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -95,6 +96,7 @@ class MaintenanceWorker:
         self._thread: threading.Thread | None = None
         self._step_callbacks: list[StepCallback] = []
         self._unneeded: dict[UUID, tuple[int, CompactionPolicy]] = {}  # dataset → version without steps
+        self._losses: dict[UUID, Counter[int]] = {}  # dataset → lost steps by file number
         self.passes = 0
 
     def on_step(self, callback: StepCallback) -> None:
@@ -162,9 +164,7 @@ class MaintenanceWorker:
         version = target.version
         if target.read_only or (version.files < 2 and not version.vector_files):
             return None
-        policy = self._policy.compaction(
-            self._ws.db.clock() - self._last_change(caller, target), self._ws.edit_policy
-        )
+        policy = self._policy.compaction(self._ws.db.clock() - self._last_change(caller, target), self._ws.edit_policy)
         if self._unneeded.get(target.dataset) == (version.number, policy):
             return None
         if plan_steps(self._ws, caller, target, policy):
@@ -182,6 +182,7 @@ class MaintenanceWorker:
         return (changes[0] if changes else versions[-1]).committed_at
 
     def _compact_dataset(self, claim: "_Claim", target: Snapshot, policy: CompactionPolicy) -> None:
+        losses = self._losses[target.dataset] = _reduced(self._losses.get(target.dataset, Counter()))
         for _ in range(_MAX_STEPS):
             self._check_urgent_work()
             begun = time.monotonic()
@@ -193,6 +194,7 @@ class MaintenanceWorker:
                 max_steps=1,
                 lease=claim.lease,
                 progress=lambda progress: self._on_progress(claim, progress),
+                losses=losses,
             )
             if not result.steps and not result.lost_steps:
                 return
@@ -224,6 +226,11 @@ class MaintenanceWorker:
     def _check_urgent_work(self) -> None:
         if self._stop.is_set() or self._is_busy():
             raise _PassEnded
+
+
+def _reduced(losses: Counter[int]) -> Counter[int]:
+    """Return the losses of earlier passes for the next one, in which a file that was given up is tried once more."""
+    return Counter({number: count - 1 for number, count in losses.items() if count > 1})
 
 
 class _PassEnded(Exception):

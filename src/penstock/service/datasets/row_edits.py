@@ -266,7 +266,7 @@ class RowEdit:
         Raises:
             NotFound: a row id of an update does not exist
         """
-        matches = find_rows([_target_file(self._ws, path, file, schema) for path, file in files.items()], self._row_ids)
+        matches = find_rows([target_file(self._ws, path, file, schema) for path, file in files.items()], self._row_ids)
         is_found = np.zeros(len(self._ids), dtype=bool)
         for match in matches:
             is_found[match.id_indices] = True
@@ -323,7 +323,7 @@ def relocate(ws: Workspace, caller: Caller, change: Change) -> Change | None:
             return None
         listed = snapshots.files(tx, newest, row_id_ranges=RowIds.from_array(ids).spans())
     files = {ws.store.locate(file.path): file for file in listed}
-    targets = [_target_file(ws, path, file, newest.schema) for path, file in files.items()]
+    targets = [target_file(ws, path, file, newest.schema) for path, file in files.items()]
     matches = find_rows(targets, RowIds.from_array(ids))
     if sum(map(len, matches)) != len(ids):
         return None
@@ -336,7 +336,8 @@ def relocate(ws: Workspace, caller: Caller, change: Change) -> Change | None:
     return replace(change.rebased(newest.version.number), read_version=newest.version.number, deleted=deleted)
 
 
-def _target_file(ws: Workspace, path: str, file: DataFile, schema: pa.Schema) -> TargetFile:
+def target_file(ws: Workspace, path: str, file: NewFile, schema: pa.Schema) -> TargetFile:
+    """Describe a data file for `find_rows`."""
     first = file.first_row_id
     ids = file.row_ids if first is None else (first, first + file.rows - 1)
     assert ids is not None
