@@ -28,6 +28,7 @@ from penstock.service.datasets.row_edits import EditResult, RowEdit
 from penstock.service.datasets.staging import StagingArea
 from penstock.service.datasets.write import load_writable
 from penstock.service.transactions.transaction_commit import commit_changes
+from support.statement_log import recorded_statements
 from support.workspaces import WorkspaceFixture
 
 Held = dict[int, tuple[int, str]]  # row id → values
@@ -434,8 +435,59 @@ def test_transaction_commits_after_compaction_of_its_files(five: Dataset) -> Non
     one.commit()
     assert held(five) == {1: (10, "I"), 3: (3, "three"), 4: (4, "four"), 5: (50, "V"), 6: (6, "six")}
     five.compact()
-    with pytest.raises(Conflict):  # between its start and now there was an edit
-        other.commit()
+    other.commit()
+    assert held(five) == {1: (10, "I"), 4: (4, "four"), 5: (50, "V"), 6: (6, "six")}
+
+
+@pytest.mark.parametrize("edit_mode", ["auto"])
+def test_transaction_marks_many_rows_of_a_file_and_conflicts_by_row(lake: Lake) -> None:
+    """An edit outside a transaction rewrites the file, because it can be executed again."""
+    ds = lake.create("demo.many", table([(n, "old") for n in range(10_000)]))
+    half = list(range(1, 5001))
+    one, other = Tx(ds), Tx(ds)
+    one.edit(half, [(n, "new") for n in half], in_transaction=True)
+    other.edit([6000], in_transaction=True)
+    one.commit()
+    other.commit()
+    version = ds.current().snapshot.version
+    assert (version.rows, version.deleted_rows, version.vector_files) == (9999, 5001, 1)
+    update(ds, half, [(n, "newer") for n in half])
+    delete(ds, list(range(6001, 7001)))
+    assert not ds.current().snapshot.version.vector_files
+    assert [row for row in held(ds).values() if row[1] != "old"] == [(n, "newer") for n in half]
+
+
+@pytest.mark.parametrize("edit_mode", ["auto"])
+def test_united_vector_may_exceed_the_limits_until_the_next_edit(lake: Lake) -> None:
+    """The limits hold for each edit. A commit that unites edits of several writers does not check them again."""
+    ds = lake.create("demo.united", table([(n, "x") for n in range(10_000)]))
+    deletes = [list(range(first, first + 2000)) for first in (2001, 4001, 6001)]
+
+    def others() -> None:
+        if deletes:
+            delete(ds, deletes.pop())
+
+    with failpoints.armed("stage.complete", others):
+        delete(ds, list(range(1, 2001)))
+    assert ds.current().snapshot.version.deleted_rows == 8000
+    assert set(held(ds)) == set(range(8001, 10_001))
+    delete(ds, [10_000])
+    version = ds.current().snapshot.version
+    assert (version.rows, version.deleted_rows, version.vector_files) == (1999, 0, 0)
+
+
+@pytest.mark.parametrize("edit_mode", ["mark"])
+def test_delete_in_many_files_sends_the_same_number_of_statements_for_any_vectors(lake: Lake) -> None:
+    ds = lake.create("demo.statements", table([(n, "x") for n in range(100)]))
+    for _ in range(29):
+        ds.append(table([(n, "x") for n in range(100)]))
+    counts = []
+    for row in range(1, 9):  # after a power of two all parts of a vector are folded
+        with recorded_statements(lake._workspace.db) as statements:
+            delete(ds, [file * 100 + row for file in range(30)])
+        counts.append(len(statements))
+    assert max(counts) <= min(counts) + 2
+    assert ds.num_rows == 30 * 92
 
 
 @pytest.mark.parametrize("edit_mode", ["auto"])
