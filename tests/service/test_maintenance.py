@@ -204,7 +204,22 @@ def test_worker_that_lost_its_claim_cannot_commit(lake: Lake) -> None:
     assert on_disk(ds) == listed(ds)
 
 
-def test_pass_ends_before_the_next_step_while_runs_wait(lake: Lake) -> None:
+def test_pass_executes_short_steps_only_while_runs_wait(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maintenance, "_MAX_BUSY_STEP_BYTES", 40_000)
+    large = lake.create("demo.a_large", table(*range(40_000)))
+    large.delete(list(range(1, 5001)))
+    small = with_files(lake, "demo.small", 4)
+    waiting = [True]
+    worker = MaintenanceWorker(lake._workspace, POLICY, is_busy=lambda: bool(waiting))
+    assert not worker.run_pass()
+    assert (large.version, small.version) == (2, 5)
+    waiting.clear()
+    assert worker.run_pass()
+    assert (large.version, small.version) == (3, 5)
+
+
+def test_pass_ends_before_the_next_step_while_runs_wait(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maintenance, "_MAX_BUSY_STEP_BYTES", 1000)
     lake._workspace.file_sizing = SMALL_FILES
     ds = many_files(lake)
     worker = MaintenanceWorker(lake._workspace, POLICY, is_busy=lambda: ds.version > 21)
@@ -243,6 +258,25 @@ def _then(release: Callable[[], object], worker: MaintenanceWorker) -> Callable[
         worker.close()
 
     return close
+
+
+def test_urgent_pass_visits_datasets_with_many_new_files(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maintenance, "_URGENT_FACTOR", 2)  # of 4 files
+    edited, other = lake.create("demo.edited", table(*range(100))), with_files(lake, "demo.other", 3)
+    worker = MaintenanceWorker(lake._workspace, POLICY)
+    assert worker.run_pass()
+    other.append(table(4))
+    for _ in range(2):
+        for row_id in range(1, 8):
+            edited.update([row_id], table(row_id))
+        assert worker.run_pass(urgent=True)
+        assert edited.history(1)[0].operation == "update"
+        edited.append(table(200))
+        assert worker.run_pass(urgent=True)
+        assert edited.history(1)[0].operation == "compact"
+    assert other.version == 4, "left to a complete pass"
+    assert worker.run_pass()
+    assert other.version == 5
 
 
 def test_thread_repeats_passes_until_closed(lake: Lake) -> None:

@@ -37,6 +37,7 @@ class CompactionPolicy:
             frequent compactions do not write the same rows again and again
         min_overlap: number of files with a common key from which overlapping files are sorted
         sorts_files: whether large files are sorted whose own rows are not in the order of the key
+        max_step_bytes: larger steps are left out
     """
 
     min_small_files: int = 2
@@ -45,6 +46,7 @@ class CompactionPolicy:
     max_size_ratio: float = math.inf
     min_overlap: int = 2
     sorts_files: bool = True
+    max_step_bytes: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +156,8 @@ def plan_compaction(
     if cluster_by:
         large = [file for file in files if file.number not in chosen and not is_small(file, target_bytes)]
         groups += _overlapping_groups(large, cluster_by, target_bytes, policy.min_overlap)
-    return [CompactionStep(tuple(group)) for group in groups]
+    steps = [CompactionStep(tuple(group)) for group in groups]
+    return [step for step in steps if step.bytes <= policy.max_step_bytes]
 
 
 def is_small(file: DataFile, target_bytes: int) -> bool:
