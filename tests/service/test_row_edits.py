@@ -580,6 +580,24 @@ def test_edit_opens_and_replaces_only_files_with_ids(lake: Lake, edit_mode: str)
         assert ds.current().files()[0].row_ids == (11, 20)
 
 
+@pytest.mark.parametrize("edit_mode", ["auto"])
+def test_edit_reads_the_row_ids_of_a_small_file_once(lake: Lake) -> None:
+    """The ranges of ids of small updates overlap, so that each edit of an updated row looks into all of their files."""
+    ds = lake.create("demo.updated", table([(n, "old") for n in range(1000)]))
+    for n in range(1, 21):
+        update(ds, [n, 1000 - n], [(n, "new"), (1000 - n, "new")])
+    delete(ds, [500])  # looks into the files
+    paths = [Path(lake._workspace.store.locate(file.path)) for file in ds.current().files() if file.rows == 2]
+    contents = [path.read_bytes() for path in paths]
+    for path in paths:
+        path.write_bytes(b"not a Parquet file")
+    assert update(ds, [7, 501], [(7, "newer"), (501, "newer")]).affected == 2
+    for path, content in zip(paths, contents, strict=True):
+        path.write_bytes(content)
+    assert sorted(row for row in held(ds).values() if row[1] == "newer") == [(7, "newer"), (501, "newer")]
+    assert len(paths) == 20
+
+
 def test_edit_of_very_many_ids(lake: Lake, soak: bool) -> None:
     rows = 1_000_000 if soak else 100_000
     ids = np.arange(1, rows + 1)
