@@ -179,6 +179,11 @@ KEYS = 4
 
 
 def test_list_append_history_is_serializable(house: House, client: FlightClient, soak: bool) -> None:
+    check_list_append_history(house, client, 1_000 if soak else 100)
+
+
+def check_list_append_history(house: House, client: FlightClient, transactions: int) -> None:
+    """Run transactions of four clients that append to lists by updating rows, and check their history."""
     schema = pa.schema([("key", pa.string()), ("elements", pa.list_(pa.int64()))])
     tables = [house.table(pa.Table.from_pylist([], schema)).dataset.name for _ in range(2)]
     admission: dict[str, tuple[str, int]] = {}  # key → table and row id
@@ -198,7 +203,7 @@ def test_list_append_history_is_serializable(house: House, client: FlightClient,
     def work(seed: int) -> list[Done]:
         dice, history = random.Random(seed), []
         with flight_client(house.address, token()) as client:
-            for _ in range(1_000 if soak else 100):
+            for _ in range(transactions):
                 keys = dice.sample(sorted(admission), dice.randint(1, 3))
                 writes = keys[: dice.randint(0, 2)]
                 tx = client.transaction()
