@@ -198,6 +198,31 @@ def test_edit_in_transaction_of_a_row_that_was_edited_around_a_compaction_names_
 
 
 @pytest.mark.parametrize("edit_mode", ["auto"])
+@pytest.mark.parametrize("edited", [0, 1])
+def test_edit_in_transaction_of_two_compacted_datasets_conflicts_if_a_row_of_one_was_edited(
+    lake: Lake, edited: int
+) -> None:
+    """A commit stops at the first dataset whose files were compacted; the rows of the other one are checked, too."""
+    both = [lake.create(f"demo.rows{n}", {"id": [1, 2, 3], "word": ["one", "two", "three"]}) for n in range(2)]
+    for ds in both:
+        ds.append({"id": [4], "word": ["four"]})
+
+    def edit_in_transaction() -> None:
+        with lake.transaction() as tx:
+            for ds in both:
+                tx.update(ds, [1], {"id": [1], "word": ["new"]})
+            both[edited].update([1], {"id": [1], "word": ["other"]})
+            for ds in both:
+                ds.compact()
+
+    error = raised_by(edit_in_transaction)
+    assert error is not None
+    assert (error.reason, error.context["row_ids"]) == ("row_conflict", [1])
+    assert "other" in both[edited].to_arrow()["word"].to_pylist()
+    assert "one" in both[1 - edited].to_arrow()["word"].to_pylist()
+
+
+@pytest.mark.parametrize("edit_mode", ["auto"])
 def test_edit_in_transaction_conflicts_if_a_sweep_has_deleted_the_record_of_changes(lake: Lake) -> None:
     ds = lake.create("demo.rows", {"id": [1, 2, 3], "word": ["one", "two", "three"]})
 

@@ -131,16 +131,21 @@ def plan(tx: CatalogTransaction, change: Change) -> list[FileMark]:
     ]
     if len(live_files) != len(file_nos):
         live_numbers = {row.file_no for row in live_files}
-        _check_ended_files(tx, change, [rows for rows in change.deleted if rows.file.number not in live_numbers])
+        ended = [rows for rows in change.deleted if rows.file.number not in live_numbers]
+        check_rows(tx, change.dataset, ended, change.rows_read_at)
         raise RowsChanged
     return marks
 
 
-def _check_ended_files(tx: CatalogTransaction, change: Change, ended: Sequence[DeletedRows]) -> None:
-    """Raise RowsChanged with rows of an ended file that another writer has deleted."""
-    by_number = {deleted.file.number: deleted for deleted in ended}
+def check_rows(tx: CatalogTransaction, dataset: UUID, rows: Sequence[DeletedRows], version: int) -> None:
+    """Check rows of files, which may have ended.
+
+    Raises:
+        RowsChanged: another writer has deleted one of the rows since a version
+    """
+    by_number = {deleted.file.number: deleted for deleted in rows}
     for part in in_chunks(list(by_number)):
-        for row in tx.all(_SINCE, dataset=change.dataset, numbers=part, version=change.rows_read_at):
+        for row in tx.all(_SINCE, dataset=dataset, numbers=part, version=version):
             stored, deleted = DeletionVector.from_bytes(row.bitmap), by_number[row.file_no]
             if not stored.is_disjoint(deleted.positions):
                 raise RowsChanged(_overlap(deleted, stored))

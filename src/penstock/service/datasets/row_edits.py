@@ -14,7 +14,7 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 
-from penstock.catalog import snapshots
+from penstock.catalog import deletion_vectors, snapshots
 from penstock.catalog.database import CatalogTransaction
 from penstock.core.caller import Caller
 from penstock.core.dataset.changes import Change, Counts, DataFile, DeletedRows, NewFile, Receipt
@@ -303,11 +303,9 @@ class RowEdit:
 def relocate(ws: Workspace, caller: Caller, change: Change) -> Change | None:
     """Locate the rows of an edit again, in the files to which a compaction has moved them.
 
-    The commit has rejected the change, so no other writer has changed one of its rows up to that compaction.
-
     Returns:
-        The change for the version that the compaction has created; None if there is none, if another operation has
-        replaced a file first, or if the change replaces whole files.
+        The change for the version that the compaction has created; None if there is none, if another writer has changed
+        one of the rows or replaced a file first, or if the change replaces whole files.
     """
     if not (change.deleted and change.rebase) or change.removed:
         return None
@@ -322,6 +320,10 @@ def relocate(ws: Workspace, caller: Caller, change: Change) -> Change | None:
         )
         # A sweep of the version that was read has deleted the record of later changes.
         if read is None or read.swept or compacted is None or compacted.operation != "compact":
+            return None
+        try:
+            deletion_vectors.check_rows(tx, change.dataset, change.deleted, change.rows_read_at)
+        except deletion_vectors.RowsChanged:
             return None
         target = snapshots.at_version(tx, change.dataset, compacted.number)
         listed = snapshots.files(tx, target, row_id_ranges=RowIds.from_array(ids).spans())
