@@ -13,28 +13,28 @@ NAME = "shop.marked"
 
 
 @pytest.fixture
-def marked(shell: CliRunner) -> str:
+def marked(cli: CliRunner) -> str:
     """One file of 100 rows, three of which are deleted."""
-    with penstock.open(shell.folder / "lake") as lake:
+    with penstock.open(cli.folder / "lake") as lake:
         lake.create(NAME, {"id": list(range(1, 101))}).delete([1, 50, 100])
     return NAME
 
 
-def test_show_reports_deleted_rows_and_files_with_vectors(shell: CliRunner, marked: str) -> None:
-    details = shell("dataset", "show", marked, "--json").json
+def test_show_reports_deleted_rows_and_files_with_vectors(cli: CliRunner, marked: str) -> None:
+    details = cli("dataset", "show", marked, "--json").json
     assert (details["rows"], details["deleted_rows"], details["vector_files"], details["files"]) == (97, 3, 1, 1)
-    printed = shell("dataset", "show", marked).out.decode()
+    printed = cli("dataset", "show", marked).out.decode()
     assert "97 rows" in printed
     assert "3 deleted" in printed
-    first = shell("dataset", "show", marked, "--version", 1, "--json").json
+    first = cli("dataset", "show", marked, "--version", 1, "--json").json
     assert (first["rows"], first["deleted_rows"], first["vector_files"]) == (100, 0, 0)
 
 
 @pytest.mark.parametrize("file_type", ["parquet", "csv"])
-def test_export_of_a_marked_file_omits_deleted_rows(shell: CliRunner, marked: str, file_type: str) -> None:
+def test_export_of_a_marked_file_omits_deleted_rows(cli: CliRunner, marked: str, file_type: str) -> None:
     read = pq.read_table if file_type == "parquet" else pc.read_csv
     live = [number for number in range(1, 101) if number not in (1, 50, 100)]
-    shell("dataset", "export", marked, f"new.{file_type}")
+    cli("dataset", "export", marked, f"new.{file_type}")
     assert read(Path(f"new.{file_type}"))["id"].to_pylist() == live
-    shell("dataset", "export", marked, f"old.{file_type}", "--version", 1)
+    cli("dataset", "export", marked, f"old.{file_type}", "--version", 1)
     assert read(Path(f"old.{file_type}"))["id"].to_pylist() == list(range(1, 101))

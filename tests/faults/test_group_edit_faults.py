@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from faults.group_edit_writes import AFTER_FIRST, AFTER_GROUP, GROUP, NAME, edit_together, prepare_edited, values
-from faults.test_commit_faults import tidy
+from faults.test_commit_faults import sweep_after_lease_end
 from penstock import failpoints
 from penstock.lake import Lake
 from penstock.service import doctor
@@ -31,7 +31,7 @@ def check_repeated(lake: Lake, happened: list[bool]) -> None:
     assert values(lake) == AFTER_GROUP
     assert lake.dataset(NAME).version == version + (not all(happened))
     assert {result.state for result in doctor.check_files(lake._workspace, lake.caller)} == {doctor.CheckStatus.OK}
-    tidy(lake)
+    sweep_after_lease_end(lake)
 
 
 @pytest.mark.parametrize("step", failpoints.STEPS)
@@ -42,7 +42,7 @@ def test_kill_at_any_failpoint_leaves_a_group_of_edits_complete_or_absent(
         prepare_edited(lake)
         assert bool(lake.dataset(NAME).current().snapshot.version.vector_files) is (edit_mode == "mark")
     (Path(workspace.folder) / "go").touch()
-    process = workspace.spawn("killed_editing_together", step)
+    process = workspace.spawn("kill_group_edit", step)
     process.communicate(timeout=120)
     assert process.returncode == -signal.SIGKILL, f"the group never came to {step}"
     with workspace.open() as lake:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from faults.failing_parts import Countdown, failing_sql
-from faults.test_commit_faults import tidy
+from faults.test_commit_faults import sweep_after_lease_end
 from faults.union_writes import AFTER, AFTER_OTHER, NAME, prepare_united, run, run_overtaken, values
 from penstock import failpoints
 from penstock.errors import CommitStateUnknown, Conflict, Unavailable
@@ -33,7 +33,7 @@ def check_repeated(lake: Lake, kind: str, *, happened: bool) -> None:
     assert ds.version == 3
     assert sum(len(file.deleted) for file in ds.current().files() if file.deleted) == 3
     assert {result.state for result in doctor.check_files(lake._workspace, lake.caller)} == {doctor.CheckStatus.OK}
-    tidy(lake)
+    sweep_after_lease_end(lake)
 
 
 @by_kind
@@ -44,7 +44,7 @@ def test_kill_while_uniting_leaves_the_edit_complete_or_absent(
     with workspace.open() as lake:
         prepare_united(lake)
     (Path(workspace.folder) / "go").touch()
-    process = workspace.spawn("killed_uniting", kind, step)
+    process = workspace.spawn("kill_union", kind, step)
     process.communicate(timeout=120)
     assert process.returncode == -signal.SIGKILL, f"the edit never came to {step}"
     with workspace.open() as lake:

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.flight as fl
 import pytest
 
-from flight.raw_client import Raw, arrows, token
+from flight.raw_client import RawClient, connect_pyarrow, token
 from penstock.flight.server import FlightServer
 from penstock.lake import Lake
 
@@ -39,13 +39,13 @@ def marked(lake: Lake) -> None:
 )
 @pytest.mark.usefixtures("marked")
 def test_do_get_of_marked_files_omits_deleted_rows(
-    server: FlightServer, raw: Raw, requested: dict[str, Any], expected: list[int]
+    server: FlightServer, raw_client: RawClient, requested: dict[str, Any], expected: list[int]
 ) -> None:
-    rows = raw.get({**TABLE, **requested})
+    rows = raw_client.get({**TABLE, **requested})
     assert rows["n"].to_pylist() == expected
     if requested.get("rowid"):
         assert rows["rowid"].to_pylist() == expected
-    client, options = arrows(server, token())
+    client, options = connect_pyarrow(server, token())
     with client:
         read: pa.Table = client.do_get(fl.Ticket(json.dumps({**TABLE, **requested})), options).read_all()
         assert read.equals(rows)

@@ -7,23 +7,23 @@ import pytest
 
 from penstock.core.caller import Caller, Role
 from penstock.lake import Lake
-from rest.rest_client import TENANT, Client
-from rest.test_query_results import field, registered
+from rest.rest_client import TENANT, RestClient
+from rest.test_query_results import field, register_query
 
 DELETED = [1, 40, 41, 42, 100]
 LIVE = [n for n in range(1, 101) if n not in DELETED]
 
 
 @pytest.fixture
-def marked(local: Lake) -> Lake:
+def marked(local_lake: Lake) -> Lake:
     """One file: the row with the id n has the number n; five rows are deleted."""
-    lake = Lake(local._workspace, Caller(TENANT, uuid4(), "ada", Role.ADMIN), local._folder)
+    lake = Lake(local_lake._workspace, Caller(TENANT, uuid4(), "ada", Role.ADMIN), local_lake._folder)
     lake.create("demo.marked", {"n": list(range(1, 101)), "part": [n % 4 for n in range(1, 101)]}).delete(DELETED)
     return lake
 
 
 @pytest.mark.usefixtures("marked")
-def test_dataset_and_history_report_deleted_rows(client: Client) -> None:
+def test_dataset_and_history_report_deleted_rows(client: RestClient) -> None:
     for body in (client("GET", "/datasets/demo.marked").json(), client("GET", "/datasets").json()["value"][0]):
         assert (body["rows"], body["deleted_rows"], body["vector_files"], body["files"]) == (95, 5, 1, 1)
     deleted, created = client("GET", "/datasets/demo.marked/history").json()["value"]
@@ -32,7 +32,7 @@ def test_dataset_and_history_report_deleted_rows(client: Client) -> None:
 
 
 @pytest.mark.usefixtures("marked")
-def test_rows_of_a_marked_file_omit_deleted_rows(client: Client) -> None:
+def test_rows_of_a_marked_file_omit_deleted_rows(client: RestClient) -> None:
     def read(**params: Any) -> list[int]:
         return [row["n"] for row in client("GET", "/datasets/demo.marked/rows", params=params).json()["value"]]
 
@@ -61,8 +61,10 @@ def test_rows_of_a_marked_file_omit_deleted_rows(client: Client) -> None:
     ],
 )
 @pytest.mark.usefixtures("marked")
-def test_query_results_of_a_marked_file_omit_deleted_rows(client: Client, options: str, expected: list[int]) -> None:
-    path = registered(client, "SELECT n, part FROM demo.marked", [field("n"), field("part")])
+def test_query_results_of_a_marked_file_omit_deleted_rows(
+    client: RestClient, options: str, expected: list[int]
+) -> None:
+    path = register_query(client, "SELECT n, part FROM demo.marked", [field("n"), field("part")])
     assert [row["n"] for row in client("GET", f"{path}?{options}").json()["value"]] == expected
     count = client("GET", f"{path}?$filter=n le 50&$count=true&$top=1").json()["@odata.count"]
     assert count == sum(n <= 50 for n in LIVE)

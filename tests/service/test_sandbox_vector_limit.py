@@ -11,7 +11,7 @@ from penstock.core.dataset.deletion_vector import DeletionVector
 from penstock.errors import Invalid
 from penstock.service.queries.sandbox import Relation, RelationFile, Sandbox, client
 from penstock.service.queries.sandbox.limits import QueryLimits
-from service.test_sandbox import ask, closing
+from service.test_sandbox import close_after, run_query
 
 ROWS = pa.table({"n": [1, 2, 3]})
 # Every second position of 2,097,152, so that the bitmap is as large as that of a file can be; the file has three of them.
@@ -21,7 +21,7 @@ COUNT = "SELECT count(*) AS rows FROM s.t"
 
 @pytest.fixture(scope="module")
 def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    yield from closing(Sandbox(str(tmp_path_factory.getbasetemp())))
+    yield from close_after(Sandbox(str(tmp_path_factory.getbasetemp())))
 
 
 @pytest.fixture
@@ -41,13 +41,13 @@ def relation(path: str, files: int, stats_json: str = "{}") -> Relation:
 def test_query_of_vectors_up_to_the_limit_returns_the_live_rows(sandbox: Sandbox, path: str) -> None:
     files = sandbox.limits.vector_bytes // len(LARGE_VECTOR.to_bytes())
     assert files > 200
-    assert ask(sandbox, COUNT, {"s.t": relation(path, files)}).to_pylist() == [{"rows": files}]
+    assert run_query(sandbox, COUNT, {"s.t": relation(path, files)}).to_pylist() == [{"rows": files}]
 
 
 def test_query_of_vectors_beyond_the_limit_is_rejected(sandbox: Sandbox, path: str) -> None:
     files = sandbox.limits.vector_bytes // len(LARGE_VECTOR.to_bytes()) + 1
     with pytest.raises(Invalid) as raised:
-        ask(sandbox, COUNT, {"s.t": relation(path, files)})
+        run_query(sandbox, COUNT, {"s.t": relation(path, files)})
     assert raised.value.reason == "query_too_large"
     size = files * len(LARGE_VECTOR.to_bytes())
     assert str(raised.value) == (
@@ -59,16 +59,16 @@ def test_query_of_vectors_beyond_the_limit_is_rejected(sandbox: Sandbox, path: s
 def test_query_of_two_datasets_adds_up_their_vectors(tmp_path: Path, path: str) -> None:
     limits = QueryLimits(vector_bytes=len(LARGE_VECTOR.to_bytes()))
     one = relation(path, 1)
-    for sandbox in closing(Sandbox(str(tmp_path), limits)):
-        assert ask(sandbox, COUNT, {"s.t": one}).num_rows == 1
+    for sandbox in close_after(Sandbox(str(tmp_path), limits)):
+        assert run_query(sandbox, COUNT, {"s.t": one}).num_rows == 1
         with pytest.raises(Invalid) as raised:
-            ask(sandbox, "SELECT count(*) AS rows FROM s.t, s.u", {"s.t": one, "s.u": one})
+            run_query(sandbox, "SELECT count(*) AS rows FROM s.t, s.u", {"s.t": one, "s.u": one})
     assert raised.value.reason == "query_too_large"
 
 
 def test_query_of_a_long_file_list_is_rejected(sandbox: Sandbox, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "MAX_REQUEST_BYTES", 2_000)
     with pytest.raises(Invalid) as raised:
-        ask(sandbox, COUNT, {"s.t": relation(path, 1, stats_json="{" + " " * 1_000 + "}")})
+        run_query(sandbox, COUNT, {"s.t": relation(path, 1, stats_json="{" + " " * 1_000 + "}")})
     assert raised.value.reason == "query_too_large"
     assert "file" in str(raised.value)

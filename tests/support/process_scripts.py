@@ -135,7 +135,7 @@ def kill_group_insert(lake: Lake, dataset: str, step: str) -> str:
     return "alive"
 
 
-def killed_editing_together(lake: Lake, step: str) -> str:
+def kill_group_edit(lake: Lake, step: str) -> str:
     """Kill this process at a step of the commit of a group of updates and deletes."""
     from faults.group_edit_writes import edit_together
 
@@ -145,7 +145,7 @@ def killed_editing_together(lake: Lake, step: str) -> str:
     return "alive"
 
 
-def killed_uniting(lake: Lake, kind: str, step: str) -> str:
+def kill_union(lake: Lake, kind: str, step: str) -> str:
     """Kill this process at a step of an edit whose deletion vectors are united with those of another edit."""
     from faults.union_writes import run_overtaken
 

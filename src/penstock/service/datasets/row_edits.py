@@ -14,7 +14,7 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 
-from penstock.catalog import snapshots
+from penstock.catalog import deletion_vectors, snapshots
 from penstock.catalog.database import CatalogTransaction
 from penstock.core.caller import Caller
 from penstock.core.dataset.changes import Change, Counts, DataFile, DatasetCommit, DeletedRows, NewFile, Receipt
@@ -35,9 +35,6 @@ from penstock.service.datasets.row_source import validated_batches
 from penstock.service.datasets.staging import StagingArea
 from penstock.service.datasets.write import load_writable
 from penstock.service.workspace import Workspace
-
-_MAX_VERSIONS_BETWEEN = 1000  # an edit that is older is not relocated
-_ROW_PRESERVING_OPERATIONS = {"append", "compact"}  # they change no row that exists
 
 _RETURNED_ROW_ID = pa.field(ROW_ID_COLUMN, pa.int64(), nullable=False)
 
@@ -155,8 +152,10 @@ class RowEdit:
         rows: pa.Table | None,
         *,
         returning: bool = False,
+        in_transaction: bool = False,
     ) -> None:
         self._ws, self._caller, self._stage, self._returning = ws, caller, stage, returning
+        self._policy = ws.edit_policy.for_transactions() if in_transaction else ws.edit_policy.for_row_edits()
         self._verb = "DELETE" if rows is None else "UPDATE"
         check_request(ids, rows)
         self._ids, self._row_ids = ids, RowIds.from_array(ids.to_numpy())
@@ -186,8 +185,8 @@ class RowEdit:
         matches = self._find(files, target.schema)
         affected = sum(map(len, matches))
         returned = _ReturnedRows(self._ws.limits.returned_bytes) if self._returning and self._rows is None else None
-        marked = [match for match in matches if self._is_marked(match)]
-        rewritten = [match for match in matches if not self._is_marked(match)]
+        marked = [match for match in matches if self._is_marked(files[match.file.path], match)]
+        rewritten = [match for match in matches if not self._is_marked(files[match.file.path], match)]
         if returned:
             read_rows(marked, returned.add)
         added = (
@@ -206,9 +205,10 @@ class RowEdit:
             counts=Counts(updated=affected) if updates else Counts(deleted=affected),
         )
 
-    def _is_marked(self, match: RowMatches) -> bool:
-        file = match.file
-        return self._ws.edit_policy.marks(file.rows, file.deleted_rows, len(match))
+    def _is_marked(self, file: DataFile, match: RowMatches) -> bool:
+        # A staged file, whose number is 0, belongs to this writer: to rewrite it conflicts with no other.
+        policy = self._policy if file.number else self._ws.edit_policy
+        return policy.marks(file.rows, file.rows - file.live_rows, len(match))
 
     def _deleted_rows(self, file: DataFile, match: RowMatches) -> DeletedRows:
         row_ids = None if file.first_row_id is not None else self._ids.to_numpy()[match.id_indices]
@@ -263,7 +263,7 @@ class RowEdit:
         Raises:
             NotFound: a row id of an update does not exist
         """
-        matches = find_rows([_target_file(self._ws, path, file, schema) for path, file in files.items()], self._row_ids)
+        matches = find_rows([target_file(self._ws, path, file, schema) for path, file in files.items()], self._row_ids)
         is_found = np.zeros(len(self._ids), dtype=bool)
         for match in matches:
             is_found[match.id_indices] = True
@@ -307,11 +307,11 @@ class RowEdit:
 
 
 def relocate(ws: Workspace, caller: Caller, change: Change) -> Change | None:
-    """Locate the rows of an edit again, in the files to which compaction has moved them.
+    """Locate the rows of an edit again, in the files to which a compaction has moved them.
 
     Returns:
-        The change for the newest version; None if other writers may have changed rows since the version that was read,
-        or if the change replaces whole files.
+        The change for the version that the compaction has created; None if there is none, if another writer has changed
+        one of the rows or replaced a file first, or if the change replaces whole files.
     """
     if not (change.deleted and change.rebase) or change.removed:
         return None
@@ -320,16 +320,21 @@ def relocate(ws: Workspace, caller: Caller, change: Change) -> Change | None:
         return None
     ids = np.concatenate(row_ids)
     with ws.db.read(caller) as tx:
-        newest = snapshots.newest(tx, change.dataset)
-        between = newest.version.number - change.rows_read_at
-        if not 0 < between <= _MAX_VERSIONS_BETWEEN:
+        moved = snapshots.first_end(tx, change.dataset, [deleted.file.number for deleted in change.deleted])
+        read, compacted = (
+            snapshots.version_info(tx, change.dataset, number) for number in (change.rows_read_at, moved or 0)
+        )
+        # A sweep of the version that was read has deleted the record of later changes.
+        if read is None or read.swept or compacted is None or compacted.operation != "compact":
             return None
-        operations = {version.operation for version in snapshots.versions(tx, change.dataset, limit=between)}
-        if not operations <= _ROW_PRESERVING_OPERATIONS:
+        try:
+            deletion_vectors.check_rows(tx, change.dataset, change.deleted, change.rows_read_at)
+        except deletion_vectors.RowsChanged:
             return None
-        listed = snapshots.files(tx, newest, row_id_ranges=RowIds.from_array(ids).spans())
+        target = snapshots.at_version(tx, change.dataset, compacted.number)
+        listed = snapshots.files(tx, target, row_id_ranges=RowIds.from_array(ids).spans())
     files = {ws.store.locate(file.path): file for file in listed}
-    targets = [_target_file(ws, path, file, newest.schema) for path, file in files.items()]
+    targets = [target_file(ws, path, file, target.schema) for path, file in files.items()]
     matches = find_rows(targets, RowIds.from_array(ids))
     if sum(map(len, matches)) != len(ids):
         return None
@@ -339,10 +344,11 @@ def relocate(ws: Workspace, caller: Caller, change: Change) -> Change | None:
         )
         for match in matches
     )
-    return replace(change.rebased(newest.version.number), read_version=newest.version.number, deleted=deleted)
+    return replace(change.rebased(compacted.number), read_version=compacted.number, deleted=deleted)
 
 
-def _target_file(ws: Workspace, path: str, file: DataFile, schema: pa.Schema) -> TargetFile:
+def target_file(ws: Workspace, path: str, file: NewFile, schema: pa.Schema) -> TargetFile:
+    """Describe a data file for `find_rows`."""
     first = file.first_row_id
     ids = file.row_ids if first is None else (first, first + file.rows - 1)
     assert ids is not None
