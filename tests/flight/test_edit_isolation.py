@@ -38,7 +38,7 @@ def test_transfers_between_rows_of_one_file_keep_the_total_during_compactions(
     flight_server: FlightServerFixture, client: FlightClient, soak: bool
 ) -> None:
     schema = pa.schema([("owner", pa.int64()), ("money", pa.int64())])
-    bank = flight_server.table(
+    bank = flight_server.create_table(
         pa.table({"owner": range(ACCOUNT_COUNT), "money": [INITIAL_BALANCE] * ACCOUNT_COUNT}, schema)
     ).dataset
     is_done = threading.Event()

@@ -114,7 +114,7 @@ class History:
 
     def _add_compactions(self) -> None:
         for _ in range(self.dataset.version - len(self.versions)):
-            self._commit(self.now)
+            self._commit(self.current)
 
     def check(self, first: int = 1) -> None:
         assert self.dataset.version == len(self.versions)
