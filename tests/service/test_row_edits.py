@@ -431,7 +431,7 @@ def test_edits_of_one_row_in_files_with_stored_ids_conflict_and_name_it(five_row
 
 
 @pytest.mark.parametrize("edit_mode", ["mark"])
-def test_transaction_commits_after_compaction_of_its_files(five_rows_rows: Dataset) -> None:
+def test_transaction_commits_after_compaction_of_its_files(five_rows: Dataset) -> None:
     """Compaction changes no row, so that a transaction does not lose to it: its rows are located in the new file."""
     update(five_rows, [2], [(20, "II")])
     first, second = EditTransaction(five_rows), EditTransaction(five_rows)
