@@ -8,6 +8,7 @@ import inspect
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from enum import Enum
 from pathlib import Path
 
 import click
@@ -84,7 +85,8 @@ def build_settings_page() -> str:
     rows = []
     for setting in fields(config.Settings):
         facts = setting.metadata
-        default = "unset" if setting.default is None else f"`{setting.default}`"
+        value = setting.default.value if isinstance(setting.default, Enum) else setting.default
+        default = "unset" if value is None else f"`{value}`"
         secret = " Never printed." if facts["secret"] else ""
         rows.append(f"| `{facts['variable']}` | {default} | {_cell(facts['meaning'])}{secret} |")
     return "\n".join(

@@ -491,6 +491,11 @@ REASONS: dict[str, tuple[str, str]] = {
         "NotFound",
         "Transaction not found",
     ),
+    "deleted_rows_swept": (
+        "NotFound",
+        "The delete with this idempotency key was committed: it deleted {count:row} of {name}, as version {version}. Its rows "
+        "cannot be returned again, because version {before} was swept. Repeat the delete without RETURNING for its receipt",
+    ),
     "unknown_outcome": (
         "CommitStateUnknown",
         "The database did not answer, so the outcome of the write is unknown. Send it again with the idempotency key {key!r}: it is executed at most once",
@@ -1046,6 +1051,16 @@ REASONS: dict[str, tuple[str, str]] = {
         "The query used more than {cpu_seconds:,} seconds of CPU time. Read fewer rows or columns",
     ),
     "query_too_large.result": ("Invalid", "The result of the query exceeds {limit}. Read fewer rows or columns"),
+    "query_too_large.deletion_vectors": (
+        "Invalid",
+        "The deletion vectors of the datasets that the query reads have {bytes:,} bytes; the limit is {limit:,} bytes. "
+        "Compact the datasets (penstock dataset compact), or read fewer of them in one query",
+    ),
+    "query_too_large.files": (
+        "Invalid",
+        "The list of the files that the query reads has {bytes:,} bytes; the limit is {limit:,} bytes. Compact the datasets "
+        "(penstock dataset compact), or read fewer of them in one query",
+    ),
     "query_too_large.row": (
         "Invalid",
         "One row exceeds {limit:,} bytes. Select fewer fields, or request the rows as Arrow",

@@ -11,11 +11,11 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from sqlalchemy import Connection, event, insert, select, text
+from sqlalchemy import Connection, insert, select, text
 
 from catalog.test_pipelines import insert_pipeline, remove_pipeline
 from penstock.catalog import runs, tables
-from penstock.catalog.database import CatalogTransaction, Database
+from penstock.catalog.database import CatalogTransaction
 from penstock.catalog.tenant_guard import tenant_filter
 from penstock.core.caller import Role
 from penstock.core.dataset.changes import DatasetCommit
@@ -24,6 +24,7 @@ from penstock.core.pipeline.run import ACTIVE_STATES, InputVersion, Run, RunOutc
 from penstock.core.progress import Progress
 from penstock.errors import AlreadyExists, NotFound
 from penstock.lake import Lake
+from support.statement_log import recorded_statements
 from support.workspaces import WorkspaceFixture
 
 REQUEST, OTHER_REQUEST = "a" * 64, "b" * 64
@@ -395,7 +396,7 @@ def test_search_pages_use_an_index_without_sorting(lake: Lake, filter: str, inde
     """Check the query plan: a page reads its own rows only."""
     db, run = lake._workspace.db, insert_run(lake)
     pipeline_ids = [insert_pipeline(lake, str(number)).id for number in range(10)]
-    with _recorded_statements(db) as statements:
+    with recorded_statements(db) as statements:
         ids(lake, **({"filter": filter} if filter else {}))
     with db.connect_without_tenant() as connection:  # ends with a rollback: no other test sees the runs
         if connection.dialect.name == "postgresql":
@@ -445,7 +446,7 @@ def test_selective_search_does_not_scan_all_runs(sqlite_workspace: WorkspaceFixt
     use, index = FEW[query_name]
     with sqlite_workspace.open() as lake:
         insert_run(lake, "k")
-        with _recorded_statements(lake._workspace.db) as statements:
+        with recorded_statements(lake._workspace.db) as statements:
             use(lake)
         with lake._workspace.db.connect_without_tenant(write=False) as connection:
             assert index in _plan(connection, *statements[-1])
@@ -454,21 +455,6 @@ def test_selective_search_does_not_scan_all_runs(sqlite_workspace: WorkspaceFixt
 def _in(lake: Lake, use: Callable[[CatalogTransaction], Any]) -> Any:
     with write_transaction(lake) as tx:
         return use(tx)
-
-
-@contextmanager
-def _recorded_statements(db: Database) -> Iterator[list[tuple[str, Any]]]:
-    """Record the statements that the catalog sends to the database."""
-    statements: list[tuple[str, Any]] = []
-
-    def record(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_rest: Any) -> None:
-        statements.append((statement, parameters))
-
-    event.listen(db.engine, "before_cursor_execute", record)
-    try:
-        yield statements
-    finally:
-        event.remove(db.engine, "before_cursor_execute", record)
 
 
 def _plan(connection: Connection, statement: str, parameters: Any) -> str:

@@ -194,8 +194,8 @@ def test_only_the_run_queue_can_be_read_over_all_tenants(owner: Any) -> None:
     assert len(rules) == 1
     column_types = {column.name: type(column.type).__name__ for column in tables.run_queue.columns}
     assert column_types == {
-        "tenant_id": "Uuid",
-        "run_id": "Uuid",
+        "tenant_id": "CatalogUuid",
+        "run_id": "CatalogUuid",
         "round_no": "BigInteger",
         "queued_at": "UtcTimestamp",
         "claimed_until": "UtcTimestamp",
@@ -229,7 +229,7 @@ def test_unique_keys_start_with_the_tenant_or_are_generated_ids() -> None:
 @pytest.mark.parametrize("table", [table.name for table in tables.metadata.sorted_tables])
 def test_session_without_a_tenant_sees_no_rows(postgres_url: str, tmp_path: Path, owner: Any, table: str) -> None:
     with WorkspaceFixture.make(tmp_path / "workspace", postgres_url).open() as lake:
-        lake.create("demo.numbers", {"id": [1]}, idempotency_key="k")
+        lake.create("demo.numbers", {"id": list(range(10))}, idempotency_key="k").delete([1])  # marks the row
         _register(lake)
         ClientTransactions(lake._workspace).create(lake.caller)
     with owner.connect() as connection:

@@ -1,5 +1,6 @@
 """Plans of compactions: groups of files to rewrite, and unchanged files."""
 
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -60,6 +61,19 @@ def test_plan_by_policy_waits_for_enough_small_files_and_deleted_rows() -> None:
     assert plan([file(n, 10) for n in range(4)], policy=BY_POLICY) == [[0, 1, 2, 3]]
     assert plan([file(1, 200, deleted=10)], policy=BY_POLICY) == []
     assert plan([file(1, 200, deleted=11)], policy=BY_POLICY) == [[1]]
+
+
+def test_plan_by_policy_rewrites_a_file_with_a_large_vector_and_few_deleted_rows() -> None:
+    """The size counts, too: a file of many rows reaches the maximum size of a vector with few percent of its rows."""
+    policy = replace(BY_POLICY, max_vector_bytes=2_000)
+    marked = [file(n, 200, rows=1_000_000, deleted=deleted) for n, deleted in ((1, 900), (2, 1_000))]
+    assert plan(marked, policy=BY_POLICY) == []
+    assert plan(marked, policy=policy) == [[2]]
+
+
+def test_plan_combines_small_files_apart_from_large_files_with_deleted_rows() -> None:
+    files = [file(1, 200, deleted=20), *[file(n, 1) for n in range(2, 8)], file(9, 200, deleted=20)]
+    assert plan(files, policy=BY_POLICY) == [[2, 3, 4, 5, 6, 7], [1, 9]]
 
 
 def test_plan_by_policy_leaves_a_file_that_is_large_beside_the_new_ones() -> None:

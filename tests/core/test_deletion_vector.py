@@ -1,6 +1,7 @@
 """Deletion vectors behave like sets of positions; the policy decides between marking and rewriting."""
 
 import random
+import tracemalloc
 
 import numpy as np
 import pyarrow as pa
@@ -74,3 +75,37 @@ def test_policy_marks_while_the_vector_is_small(rows: int, deleted: int, touched
     assert EditPolicy().marks(rows, deleted, touched) is marks
     assert EditPolicy(EditMode.MARK).marks(rows, deleted, touched) is True
     assert EditPolicy(EditMode.REWRITE).marks(rows, deleted, touched) is False
+
+
+def test_vector_after_reads_keeps_only_its_bitmap_in_memory() -> None:
+    """The file list of a scan holds the vectors of all files. Their positions would take 24 times as much memory here."""
+    deleted = vector(*range(0, 2_000_000, 5))
+    tracemalloc.start()
+    try:
+        deleted.mask(0, 131_072)
+        deleted.contains(np.arange(100))
+        assert len(deleted.positions) == 400_000
+        held_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held_bytes < len(deleted.to_bytes())
+
+
+@pytest.mark.parametrize(
+    ("rows", "deleted", "touched", "by_id", "in_transaction"),
+    [
+        (4, 0, 1, True, True),
+        (4096, 4000, 90, True, True),
+        (4097, 0, 900, False, True),
+        (100_000, 0, 90_000, False, True),
+        (10_000_000, 0, 200_000, False, False),  # the vector would be too large
+    ],
+)
+def test_policy_for_edits_by_id_marks_any_share_of_small_files_and_in_transactions(
+    rows: int, deleted: int, touched: int, by_id: bool, in_transaction: bool
+) -> None:
+    assert EditPolicy().for_row_edits().marks(rows, deleted, touched) is by_id
+    assert EditPolicy().for_transactions().marks(rows, deleted, touched) is in_transaction
+    for mode in (EditMode.MARK, EditMode.REWRITE):
+        for policy in (EditPolicy(mode).for_row_edits(), EditPolicy(mode).for_transactions()):
+            assert policy.marks(rows, deleted, touched) is (mode is EditMode.MARK)

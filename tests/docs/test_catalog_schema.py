@@ -11,6 +11,7 @@ import pytest
 import penstock
 from penstock import Lake
 from penstock.catalog import tables
+from penstock.core.dataset.deletion_vector import DeletionVector
 
 PAGE = (Path(__file__).parents[2] / "docs" / "catalog-schema.md").read_text("utf-8")
 SECTIONS = dict(re.findall(r"^### `(\w+)`\n(.*?)(?=^##|\Z)", PAGE, re.M | re.S))
@@ -54,16 +55,35 @@ def run(lake: Lake, query: int, **params: Any) -> list[dict[str, Any]]:
     return [dict(row) for row in rows]
 
 
-def test_catalog_schema_page_has_five_queries() -> None:
-    assert len(QUERIES) == 5
+def test_catalog_schema_page_has_six_queries() -> None:
+    assert len(QUERIES) == 6
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
 def test_files_query_returns_the_files_of_a_version(lake: Lake, version: int) -> None:
     sales = lake.dataset("shop.sales")
-    expected = [{"path": f.path, "rows": f.rows, "bytes": f.bytes} for f in sales.at(version).files()]
+    expected = [
+        {"file_no": f.number, "path": f.path, "rows": f.rows, "bytes": f.bytes} for f in sales.at(version).files()
+    ]
     assert expected
     assert run(lake, 0, dataset=sales.id.hex, version=version) == expected
+
+
+def test_deletion_vectors_query_returns_the_deleted_rows_of_a_version(lake: Lake) -> None:
+    people = lake.create("shop.vectors", {"id": list(range(100))})
+    people.delete([1, 3])
+    people.delete([2, 100])
+    found = {}
+    for version in (1, 2, 3):
+        rows = run(lake, 1, dataset=people.id.hex, version=version)
+        parts = [DeletionVector.from_bytes(row["bitmap"]) for row in rows]
+        found[version] = sorted(position for part in parts for position in part.positions.tolist())
+        assert sum(row["rows"] for row in rows) == people.at(version).snapshot.version.deleted_rows
+        (file,) = run(lake, 0, dataset=people.id.hex, version=version)
+        assert {row["file_no"] for row in rows} <= {file["file_no"]}
+        assert file["rows"] - len(found[version]) == people.at(version).num_rows
+    people.drop()
+    assert found == {1: [], 2: [0, 2], 3: [0, 1, 2, 99]}
 
 
 @pytest.mark.parametrize("commit_no", [1, 2, 3, 4, 5, 6])
@@ -76,7 +96,7 @@ def test_lake_snapshot_query_returns_the_datasets_of_a_commit(lake: Lake, commit
         except penstock.NotFound:
             continue
         expected.append((name, dataset.version, dataset.num_rows))
-    rows = run(lake, 1, commit_no=commit_no)
+    rows = run(lake, 2, commit_no=commit_no)
     assert [(f"{row['schema_name']}.{row['table_name']}", row["version"], row["rows"]) for row in rows] == expected
     assert expected
 
@@ -88,7 +108,7 @@ def test_history_query_returns_the_versions_newest_first(lake: Lake) -> None:
         for v in sales.history()
     ]
     columns = ["version", "commit_no", "operation", "inserted", "deleted", "rows", "files", "bytes", "author"]
-    rows = run(lake, 2, dataset=sales.id.hex)
+    rows = run(lake, 3, dataset=sales.id.hex)
     assert [tuple(row[column] for column in columns) for row in rows] == expected
     assert len(expected) == 3
 
@@ -97,7 +117,7 @@ def test_live_bytes_query_returns_the_size_of_the_current_versions(lake: Lake) -
     expected = {
         name: sum(file.bytes for file in lake.dataset(name).current().files()) for name in ("shop.people", "shop.sales")
     }
-    rows = run(lake, 3)
+    rows = run(lake, 4)
     assert {f"{row['schema_name']}.{row['table_name']}": row["live_bytes"] for row in rows} == expected
 
 
@@ -105,7 +125,7 @@ def test_receipt_query_returns_the_result_of_the_request(lake: Lake) -> None:
     sales = lake.dataset("shop.sales")
     receipt = sales.append({"id": [4], "amount": [40]}, idempotency_key="fourth")
     assert receipt.replayed
-    [row] = run(lake, 4, key="fourth")
+    [row] = run(lake, 5, key="fourth")
     [commit] = json.loads(row["dataset_commits"])
     assert (row["commit_no"], commit["dataset"], commit["version"]) == (receipt.commit_no, str(sales.id), 2)
     assert commit["inserted"] == 1

@@ -193,6 +193,11 @@ KEY_COUNT = 4
 def test_list_append_history_is_serializable(
     flight_server: FlightServerFixture, client: FlightClient, soak: bool
 ) -> None:
+    check_list_append_history(flight_server, client, 1_000 if soak else 100)
+
+
+def check_list_append_history(flight_server: FlightServerFixture, client: FlightClient, transactions: int) -> None:
+    """Run transactions of four clients that append to lists by updating rows, and check their history."""
     schema = pa.schema([("key", pa.string()), ("elements", pa.list_(pa.int64()))])
     tables = [flight_server.create_table(pa.Table.from_pylist([], schema)).dataset.name for _ in range(2)]
     locations: dict[str, tuple[str, int]] = {}  # key → table and row id
@@ -212,7 +217,7 @@ def test_list_append_history_is_serializable(
     def run_transactions(seed: int) -> list[TransactionResult]:
         rng, history = random.Random(seed), []
         with flight_client(flight_server.address, token()) as client:
-            for _ in range(1_000 if soak else 100):
+            for _ in range(transactions):
                 keys = rng.sample(sorted(locations), rng.randint(1, 3))
                 writes = keys[: rng.randint(0, 2)]
                 tx = client.transaction()

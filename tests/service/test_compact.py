@@ -24,6 +24,7 @@ from conftest import SOAK
 from penstock import failpoints
 from penstock.catalog import snapshots
 from penstock.core.dataset.changes import DataFile
+from penstock.core.dataset.edit_policy import EditMode, EditPolicy
 from penstock.core.progress import Progress
 from penstock.errors import Invalid, Unavailable
 from penstock.lake import Dataset, Lake
@@ -241,15 +242,18 @@ def test_compact_overtaken_at_any_step_keeps_the_rows_of_the_other_writer(
     with failpoints.armed(step, interfere):
         result = ds.compact()
     assert rows_by_id(ds) == after[0]
-    assert (result.lost_steps > 0) == (name not in ("append", "alter"))
+    assert (result.lost_steps > 0) == (name in ("overwrite", "compact"))
     assert on_disk(ds) == listed(ds)
     assert ds.compact().lost_steps == 0
 
 
-def test_compact_gives_up_contended_files_after_some_steps_and_finishes_the_others(small_files: Lake) -> None:
+def test_compact_gives_up_contended_files_after_some_steps_and_finishes_the_others(
+    small_files: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compact, "_MAX_STEP_REBASES", 1)  # as if another edit came before each attempt to commit
     ds = many_files(small_files)
     contended, deleted = files_of(ds)[0].path, iter(range(1, 31))  # the rows of the first file
-    with failpoints.armed("stage.begun", _once_per_step(lambda: ds.delete([next(deleted)]))):
+    with failpoints.armed("stage.begun", once_per_step(lambda: ds.delete([next(deleted)]))):
         result = ds.compact()
     assert result.lost_steps >= 4
     assert result.steps >= 1
@@ -257,8 +261,8 @@ def test_compact_gives_up_contended_files_after_some_steps_and_finishes_the_othe
     assert on_disk(ds) == listed(ds)
 
 
-def _once_per_step(action: Callable[[], None]) -> Callable[[], None]:
-    """Return an action that runs once, although its own writes reach the same failpoint."""
+def once_per_step(action: Callable[[], object]) -> Callable[[], None]:
+    """Return an action of a failpoint that runs once, although its own writes reach the same failpoint."""
     is_active: list[bool] = []
 
     def act_once() -> None:
@@ -270,6 +274,80 @@ def _once_per_step(action: Callable[[], None]) -> Callable[[], None]:
                 is_active.pop()
 
     return act_once
+
+
+@pytest.mark.parametrize("cluster_by", [(), ("k",)])
+@pytest.mark.parametrize("stored_ids", [False, True])
+def test_compact_deletes_rows_in_its_new_files_that_other_writers_have_deleted(
+    lake: Lake, stored_ids: bool, cluster_by: tuple[str, ...]
+) -> None:
+    ds = many_files(lake, cluster_by=cluster_by)
+    ds.delete([8, 100])
+    if stored_ids:
+        ds.compact()
+        ds.update([7, *range(10, 20)], table(*range(-20, -9)))
+        ds.append(table(1000))
+    edits = iter(
+        [
+            lambda: ds.delete([1, 31, 599]),
+            lambda: ds.update([2, 7], table(2000, 2001)),
+            lambda: (ds.update([2], table(2002)), ds.delete([7, 30])),
+        ]
+    )
+    before = ds.num_rows
+
+    def edit() -> None:
+        if action := next(edits, None):
+            action()
+
+    with failpoints.armed("stage.complete", once_per_step(edit)):
+        result = ds.compact()
+    assert result.lost_steps == 0
+    assert next(edits, None) is None
+    step = ds.at(result.written[0].version)
+    version, files = step.snapshot.version, step.files()
+    assert (version.operation, version.deleted_rows, version.vector_files) == ("compact", 6, 1)
+    assert version.rows == ds.num_rows == before - 5
+    assert version.rows + version.deleted_rows == sum(file.rows for file in files)
+    rows = rows_by_id(ds)
+    assert rows == rows_by_id(ds, version.number) == rows_by_id(ds, version.number - 1)
+    assert {row_id: rows[row_id][0] for row_id in (1, 2, 7, 30, 31, 599) if row_id in rows} == {2: 2002}
+    assert on_disk(ds) == listed(ds)
+    ds.compact()
+    assert rows_by_id(ds) == rows
+    assert not ds.current().snapshot.version.vector_files
+
+
+def test_compact_drops_nothing_if_a_row_of_a_small_file_moves_during_the_step(lake: Lake) -> None:
+    """A row that is updated again and again is alone in its file, which each update ends."""
+    ds = lake.create("demo.hot", table(*range(100)))
+    for key in range(40):
+        ds.update([key + 1], table(-key))
+    values = iter(range(1000, 2000))
+    with failpoints.armed("stage.complete", once_per_step(lambda: next(values) < 1010 and ds.update([5], table(5000)))):
+        result = ds.compact()
+    assert (result.steps, result.lost_steps) == (1, 0)
+    assert rows_by_id(ds)[5][0] == 5000
+    assert ds.num_rows == 100
+    assert len(files_of(ds)) == 2
+
+
+@pytest.mark.parametrize("cause", ["many rows", "without row ids", "edits rewrite"])
+def test_compact_loses_a_step_whose_rows_cannot_be_marked(lake: Lake, cause: str) -> None:
+    ds = many_files(lake, row_ids=cause != "without row ids")
+    if cause == "edits rewrite":
+        lake._workspace.edit_policy = EditPolicy(EditMode.REWRITE)
+    actions = {
+        "many rows": lambda: [ds.delete([30 * n + k for k in range(1, 7)]) for n in range(20)][-1] and ds.delete([7]),
+        "without row ids": lambda: ds.merge(table(5), "k", engine="pyarrow"),
+        "edits rewrite": lambda: ds.delete([7]),
+    }
+    pending = [actions[cause]]
+    with failpoints.armed("stage.complete", once_per_step(lambda: pending.pop()() if pending else None)):
+        result = ds.compact()
+    assert (result.steps, result.lost_steps) == (1, 1)
+    assert not ds.current().snapshot.version.vector_files
+    assert on_disk(ds) == listed(ds)
 
 
 def test_compact_stopped_by_its_progress_callback_keeps_committed_steps_and_continues(small_files: Lake) -> None:

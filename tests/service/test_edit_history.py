@@ -9,8 +9,10 @@ import pyarrow as pa
 import pytest
 
 from conftest import QUICK, SOAK
+from penstock import failpoints
 from penstock.lake import Dataset, Lake
 from penstock.service.datasets.sweep import RetentionPolicy, sweep
+from service.test_compact import once_per_step
 
 _SEEDS = [*range(100), *[None] * 20] if SOAK else [1, None] if QUICK else [1, 2, 3, 4, 5, None]
 
@@ -97,6 +99,23 @@ class History:
             self._commit(self.current)
         assert self.dataset.current().snapshot.version.vector_files == 0
 
+    def compact_during_edits(self) -> None:
+        """Edit rows before the commit of each step of a compaction."""
+        edits = [self.rng.choice([self.update, self.delete, self.append]) for _ in range(self.rng.randrange(1, 4))]
+
+        def edit() -> None:
+            if edits:
+                self._add_compactions()
+                edits.pop()()
+
+        with failpoints.armed("stage.complete", once_per_step(edit)):
+            self.dataset.compact()
+        self._add_compactions()
+
+    def _add_compactions(self) -> None:
+        for _ in range(self.dataset.version - len(self.versions)):
+            self._commit(self.current)
+
     def check(self, first: int = 1) -> None:
         assert self.dataset.version == len(self.versions)
         for number, rows in enumerate(self.versions, 1):
@@ -159,6 +178,7 @@ def test_random_edits_match_model_in_every_version(lake: Lake, seed: int | None)
         history.merge,
         history.merge,
         history.compact,
+        history.compact_during_edits,
     ]
     for operation in (history.append, *history.rng.choices(operations, k=20)):
         operation()

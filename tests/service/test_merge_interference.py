@@ -70,6 +70,12 @@ def _interfere(ds: Dataset, interference: Callable[[list[merge_oracle.Row]], lis
         ds.update([ids[key] for key in changed], {"id": changed, "word": [after[key] for key in changed]})
 
 
+@pytest.fixture(params=["mark", "rewrite"])
+def edit_mode(request: pytest.FixtureRequest) -> str:
+    """Return the edit mode: the files here are so small that the mode `auto` never marks rows."""
+    return str(request.param)
+
+
 @pytest.fixture
 def sqlite_lake(sqlite_workspace: WorkspaceFixture) -> Iterator[Lake]:
     with sqlite_workspace.open() as lake:

@@ -28,6 +28,7 @@ from penstock.service.datasets.row_edits import EditResult, RowEdit
 from penstock.service.datasets.staging import StagingArea
 from penstock.service.datasets.write import load_writable
 from penstock.service.transactions.transaction_commit import commit_changes
+from support.statement_log import recorded_statements
 from support.workspaces import WorkspaceFixture
 
 RowsById = dict[int, tuple[int, str]]  # row id → values
@@ -431,7 +432,7 @@ def test_edits_of_one_row_in_files_with_stored_ids_conflict_and_name_it(five_row
 
 @pytest.mark.parametrize("edit_mode", ["mark"])
 def test_transaction_commits_after_compaction_of_its_files(five_rows: Dataset) -> None:
-    """Compaction changes no row, so the transaction has no conflict: its rows are located in the new file."""
+    """Compaction changes no row, so that a transaction does not lose to it: its rows are located in the new file."""
     update(five_rows, [2], [(20, "II")])
     first, second = EditTransaction(five_rows), EditTransaction(five_rows)
     first.edit([1, 5], [(10, "I"), (50, "V")])
@@ -442,8 +443,59 @@ def test_transaction_commits_after_compaction_of_its_files(five_rows: Dataset) -
     first.commit()
     assert read_rows(five_rows) == {1: (10, "I"), 3: (3, "three"), 4: (4, "four"), 5: (50, "V"), 6: (6, "six")}
     five_rows.compact()
-    with pytest.raises(Conflict):  # another edit was committed since the transaction began
-        second.commit()
+    second.commit()
+    assert read_rows(five_rows) == {1: (10, "I"), 4: (4, "four"), 5: (50, "V"), 6: (6, "six")}
+
+
+@pytest.mark.parametrize("edit_mode", ["auto"])
+def test_transaction_marks_many_rows_of_a_file_and_conflicts_by_row(lake: Lake) -> None:
+    """An edit outside a transaction rewrites the file, because it can be executed again."""
+    ds = lake.create("demo.many", table([(n, "old") for n in range(10_000)]))
+    half = list(range(1, 5001))
+    first, second = EditTransaction(ds), EditTransaction(ds)
+    first.edit(half, [(n, "new") for n in half], in_transaction=True)
+    second.edit([6000], in_transaction=True)
+    first.commit()
+    second.commit()
+    version = ds.current().snapshot.version
+    assert (version.rows, version.deleted_rows, version.vector_files) == (9999, 5001, 1)
+    update(ds, half, [(n, "newer") for n in half])
+    delete(ds, list(range(6001, 7001)))
+    assert not ds.current().snapshot.version.vector_files
+    assert [row for row in read_rows(ds).values() if row[1] != "old"] == [(n, "newer") for n in half]
+
+
+@pytest.mark.parametrize("edit_mode", ["auto"])
+def test_united_vector_may_exceed_the_limits_until_the_next_edit(lake: Lake) -> None:
+    """The limits hold for each edit. A commit that unites edits of several writers does not check them again."""
+    ds = lake.create("demo.united", table([(n, "x") for n in range(10_000)]))
+    deletes = [list(range(first, first + 2000)) for first in (2001, 4001, 6001)]
+
+    def delete_concurrently() -> None:
+        if deletes:
+            delete(ds, deletes.pop())
+
+    with failpoints.armed("stage.complete", delete_concurrently):
+        delete(ds, list(range(1, 2001)))
+    assert ds.current().snapshot.version.deleted_rows == 8000
+    assert set(read_rows(ds)) == set(range(8001, 10_001))
+    delete(ds, [10_000])
+    version = ds.current().snapshot.version
+    assert (version.rows, version.deleted_rows, version.vector_files) == (1999, 0, 0)
+
+
+@pytest.mark.parametrize("edit_mode", ["mark"])
+def test_delete_in_many_files_sends_the_same_number_of_statements_for_any_vectors(lake: Lake) -> None:
+    ds = lake.create("demo.statements", table([(n, "x") for n in range(100)]))
+    for _ in range(29):
+        ds.append(table([(n, "x") for n in range(100)]))
+    counts = []
+    for row in range(1, 9):  # after a power of two all parts of a vector are folded
+        with recorded_statements(lake._workspace.db) as statements:
+            delete(ds, [file * 100 + row for file in range(30)])
+        counts.append(len(statements))
+    assert max(counts) <= min(counts) + 2
+    assert ds.num_rows == 30 * 92
 
 
 @pytest.mark.parametrize("edit_mode", ["auto"])
@@ -534,6 +586,24 @@ def test_edit_opens_and_replaces_only_files_with_ids(lake: Lake, edit_mode: str)
     assert len(read_rows(ds)) == 598
     if edit_mode == "rewrite":
         assert ds.current().files()[0].row_ids == (11, 20)
+
+
+@pytest.mark.parametrize("edit_mode", ["auto"])
+def test_edit_reads_the_row_ids_of_a_small_file_once(lake: Lake) -> None:
+    """The ranges of ids of small updates overlap, so that each edit of an updated row looks into all of their files."""
+    ds = lake.create("demo.updated", table([(n, "old") for n in range(1000)]))
+    for n in range(1, 21):
+        update(ds, [n, 1000 - n], [(n, "new"), (1000 - n, "new")])
+    delete(ds, [500])  # looks into the files
+    paths = [Path(lake._workspace.store.locate(file.path)) for file in ds.current().files() if file.rows == 2]
+    contents = [path.read_bytes() for path in paths]
+    for path in paths:
+        path.write_bytes(b"not a Parquet file")
+    assert update(ds, [7, 501], [(7, "newer"), (501, "newer")]).affected == 2
+    for path, content in zip(paths, contents, strict=True):
+        path.write_bytes(content)
+    assert sorted(row for row in read_rows(ds).values() if row[1] == "newer") == [(7, "newer"), (501, "newer")]
+    assert len(paths) == 20
 
 
 def test_edit_of_very_many_ids(lake: Lake, soak: bool) -> None:

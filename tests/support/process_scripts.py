@@ -135,6 +135,26 @@ def kill_group_insert(lake: Lake, dataset: str, step: str) -> str:
     return "alive"
 
 
+def kill_group_edit(lake: Lake, step: str) -> str:
+    """Kill this process at a step of the commit of a group of updates and deletes."""
+    from faults.group_edit_writes import edit_together
+
+    with ExitStack() as armed:
+        die = failpoints.armed(step, lambda: os.kill(os.getpid(), signal.SIGKILL))
+        edit_together(lake, lambda: armed.enter_context(die))
+    return "alive"
+
+
+def kill_union(lake: Lake, kind: str, step: str) -> str:
+    """Kill this process at a step of an edit whose deletion vectors are united with those of another edit."""
+    from faults.union_writes import run_overtaken
+
+    with ExitStack() as armed:
+        die = failpoints.armed(step, lambda: os.kill(os.getpid(), signal.SIGKILL))
+        run_overtaken(lake, kind, lambda: armed.enter_context(die))
+    return "alive"
+
+
 def insert_forever(lake: Lake, dataset: str) -> None:
     """Insert until this process is killed; print each acknowledged insert."""
     from faults.group_commit_writes import insert_forever

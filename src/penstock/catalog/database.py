@@ -95,8 +95,12 @@ class CatalogTransaction:
 
     def insert_many(self, statement: Insert, rows: Sequence[Params]) -> None:
         """Insert rows; an empty list is allowed."""
-        if rows:
-            self._connection.execute(statement, [{**row, **self._tenant} for row in rows])
+        self.execute_many(statement, rows)
+
+    def execute_many(self, statement: Insert | Update | Delete, params: Sequence[Params]) -> None:
+        """Run a statement that changes rows once for each set of parameters, in one request to the database."""
+        if params:
+            self._connection.execute(statement, [{**values, **self._tenant} for values in params])
 
     def insert_if_absent(self, table: Table, **values: Any) -> bool:
         """Insert a row unless its key exists. Of concurrent writers exactly one gets True."""

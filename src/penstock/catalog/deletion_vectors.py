@@ -4,6 +4,9 @@ The vector of a file at a version is the union of its rows with `begin_version <
 one row with the positions that it deletes, together with those of existing rows that are not larger, which end. So a
 position is written again at most once for each doubling of the vector, and a file has few rows at any version, however
 many commits have deleted rows of it.
+
+A commit that deletes the last rows of a file ends it. Their positions are stored, too, in a row whose `end_version` is
+its `begin_version`: it belongs to no version, and shows a later writer which rows were changed.
 """
 
 from collections.abc import Iterable, Sequence
@@ -39,6 +42,7 @@ _LIVE = (
 _CHANGED_SINCE = select(_t.file_no).where(
     *_of_dataset, _numbered, _t.end_version.is_(None), _t.begin_version > bindparam("version")
 )
+_SINCE = select(_t.file_no, _t.bitmap).where(*_of_dataset, _numbered, _t.begin_version > bindparam("version"))
 _LIVE_FILES = select(_f.file_no).where(
     tenant_filter(data_files),
     _f.dataset_id == bindparam("dataset"),
@@ -119,14 +123,32 @@ def plan(tx: CatalogTransaction, change: Change) -> list[FileMark]:
     live_files = [
         row for part in in_chunks(file_nos) for row in tx.all(_LIVE_FILES, dataset=change.dataset, numbers=part)
     ]
-    if len(live_files) != len(file_nos):
-        raise RowsChanged
     live = [row for part in in_chunks(file_nos) for row in tx.all(_LIVE, dataset=change.dataset, numbers=part)]
     live_by_file = {file_no: list(rows) for file_no, rows in groupby(live, lambda row: row.file_no)}
-    return [
+    marks = [
         _plan_file(deleted, live_by_file.get(deleted.file.number, []), change.rows_read_at)
         for deleted in change.deleted
     ]
+    if len(live_files) != len(file_nos):
+        live_numbers = {row.file_no for row in live_files}
+        ended = [rows for rows in change.deleted if rows.file.number not in live_numbers]
+        check_rows(tx, change.dataset, ended, change.rows_read_at)
+        raise RowsChanged
+    return marks
+
+
+def check_rows(tx: CatalogTransaction, dataset: UUID, rows: Sequence[DeletedRows], version: int) -> None:
+    """Check rows of files, which may have ended.
+
+    Raises:
+        RowsChanged: another writer has deleted one of the rows since a version
+    """
+    by_number = {deleted.file.number: deleted for deleted in rows}
+    for part in in_chunks(list(by_number)):
+        for row in tx.all(_SINCE, dataset=dataset, numbers=part, version=version):
+            stored, deleted = DeletionVector.from_bytes(row.bitmap), by_number[row.file_no]
+            if not stored.is_disjoint(deleted.positions):
+                raise RowsChanged(_overlap(deleted, stored))
 
 
 def _plan_file(deleted: DeletedRows, live: Sequence[Row[Any]], read_version: int) -> FileMark:
@@ -152,24 +174,28 @@ def _overlap(deleted: DeletedRows, stored: DeletionVector) -> DeletedRows:
 
 
 def apply(tx: CatalogTransaction, dataset: UUID, marks: Iterable[FileMark], version: int) -> None:
-    """Store the vectors of the files that keep rows."""
-    new_rows = []
+    """Store the vectors of the files that keep rows, and the last deleted rows of those that do not."""
+    new_rows, ended = [], []
     for mark in marks:
-        if mark.drops_file:
-            continue
         file_no = mark.deleted.file.number
-        for begin in mark.folded:
-            tx.execute(_END_ONE, dataset=dataset, number=file_no, begin=begin, version=version)
+        if mark.drops_file:
+            new_rows.append(row_of_file(dataset, file_no, mark.deleted.positions, version, end=version))
+            continue
+        ended += [{"dataset": dataset, "number": file_no, "begin": begin, "version": version} for begin in mark.folded]
         new_rows.append(row_of_file(dataset, file_no, mark.vector, version))
+    tx.execute_many(_END_ONE, ended)
     insert(tx, new_rows)
 
 
-def row_of_file(dataset: UUID, file_no: int, vector: DeletionVector, version: int) -> dict[str, Any]:
+def row_of_file(
+    dataset: UUID, file_no: int, vector: DeletionVector, version: int, end: int | None = None
+) -> dict[str, Any]:
     """Return the table row of a vector that begins at a version."""
     return {
         "dataset_id": dataset,
         "file_no": file_no,
         "begin_version": version,
+        "end_version": end,
         "rows": len(vector),
         "bitmap": vector.to_bytes(),
     }

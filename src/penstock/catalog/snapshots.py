@@ -181,6 +181,12 @@ def versions(
     return [_version_from_row(row) for row in rows]
 
 
+def version_info(tx: CatalogTransaction, dataset: UUID, number: int) -> DatasetVersionInfo | None:
+    """Return a version; None if it does not exist."""
+    found = versions(tx, dataset, limit=1, before=number + 1)
+    return found[0] if found and found[0].number == number else None
+
+
 def files(
     tx: CatalogTransaction,
     snapshot: Snapshot,
@@ -240,6 +246,12 @@ def _with_vectors(tx: CatalogTransaction, snapshot: Snapshot, files: list[DataFi
     return [replace(file, deleted=vectors[file.number]) if file.number in vectors else file for file in files]
 
 
+def vectors(tx: CatalogTransaction, snapshot: Snapshot, file_nos: list[int]) -> dict[int, DeletionVector]:
+    """Return the deletion vectors of files of a snapshot by file number; files without one are absent."""
+    _assert_not_swept(tx, snapshot)
+    return _load_vectors(tx, snapshot, file_nos)
+
+
 def _load_vectors(tx: CatalogTransaction, snapshot: Snapshot, file_nos: list[int]) -> dict[int, DeletionVector]:
     if not snapshot.version.vector_files:
         return {}
@@ -279,6 +291,26 @@ def files_since(tx: CatalogTransaction, snapshot: Snapshot, version: int) -> lis
     parse_stats = stats_parser(snapshot.schema)
     rows = tx.all(_LIVE_SINCE, dataset=snapshot.dataset, version=version)
     return _with_vectors(tx, snapshot, [_file_from_row(row, parse_stats) for row in rows])
+
+
+def live_files(tx: CatalogTransaction, newest: Snapshot, file_nos: Sequence[int]) -> list[DataFile]:
+    """Return those of the files that the newest version still contains."""
+    rows = [
+        row
+        for part in in_chunks(file_nos)
+        for row in tx.all(_NUMBERED_FILES[False], dataset=newest.dataset, numbers=part)
+    ]
+    return _with_vectors(tx, newest, [_file_from_row(row, None) for row in rows if row.end_version is None])
+
+
+def first_end(tx: CatalogTransaction, dataset: UUID, file_nos: Sequence[int]) -> int | None:
+    """Return the first version at which one of the files ended, or None."""
+    ends = [
+        row.end_version
+        for part in in_chunks(file_nos)
+        for row in tx.all(_NUMBERED_FILES[False], dataset=dataset, numbers=part)
+    ]
+    return min((end for end in ends if end is not None), default=None)
 
 
 def are_unchanged(tx: CatalogTransaction, dataset: UUID, file_nos: Sequence[int], since: int) -> bool:

@@ -153,6 +153,7 @@ def _print_result(context: CliContext, target: str, merged: "MergeResult", *, dr
         "engine": merged.engine,
         "dry_run": dry_run,
         "files_rewritten": list(merged.rewritten),
+        "files_marked": list(merged.marked),
         "files_removed": list(merged.dropped),
         "files_kept": merged.unchanged_files,
     }
@@ -166,11 +167,12 @@ def _print_result(context: CliContext, target: str, merged: "MergeResult", *, dr
     ]
     changed_files = [
         *((name, "rewritten") for name in merged.rewritten),
+        *((name, "rows marked as deleted") for name in merged.marked),
         *((name, "removed") for name in merged.dropped),
     ]
     lines.append(
-        f"  {format_count(len(merged.rewritten), 'file')} {would}rewritten, {len(merged.dropped):,} removed, "
-        f"{merged.unchanged_files:,} unchanged"
+        f"  {format_count(len(merged.rewritten), 'file')} {would}rewritten, {len(merged.marked):,} with rows marked as "
+        f"deleted, {len(merged.dropped):,} removed, {merged.unchanged_files:,} unchanged"
     )
     if dry_run:
         lines += [f"    {name} ({change})" for name, change in changed_files[:_MAX_LISTED_FILES]]

@@ -122,7 +122,13 @@ class WriteHandlers:
 
             def edit_within(within: OpenOperation) -> EditResult:
                 edit = RowEdit(
-                    self._ws, caller, within.operation.stage, command.row_ids, rows, returning=command.returning
+                    self._ws,
+                    caller,
+                    within.operation.stage,
+                    command.row_ids,
+                    rows,
+                    returning=command.returning,
+                    in_transaction=True,
                 )
                 within.operation.apply(within.overlay, edit.change(within.overlay))
                 return edit.last_result

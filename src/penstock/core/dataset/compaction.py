@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from penstock.core.dataset.changes import DataFile, DatasetCommit
 from penstock.core.dataset.column_stats import MAX_BOUND_LENGTH, StatValue
+from penstock.core.dataset.edit_policy import vector_bytes
 
 _SMALL_FRACTION = 0.75  # a file below this fraction of the target size is small
 _STEP_FILES = 4  # a step rewrites at most the bytes of this many files of the target size, or one larger file
@@ -31,17 +32,21 @@ class CompactionPolicy:
     Attributes:
         min_small_files: fewer small files are left as they are
         max_deleted_percent: a file with a larger share of deleted rows is rewritten
+        max_vector_bytes: a file with a larger deletion vector is rewritten, whatever its share of deleted rows
         max_size_ratio: a small file that exceeds the smaller ones together by this factor is left as it is, so that
             frequent compactions do not write the same rows again and again
         min_overlap: number of files with a common key from which overlapping files are sorted
         sorts_files: whether large files are sorted whose own rows are not in the order of the key
+        max_step_bytes: larger steps are left out
     """
 
     min_small_files: int = 2
     max_deleted_percent: int = 0
+    max_vector_bytes: float = math.inf
     max_size_ratio: float = math.inf
     min_overlap: int = 2
     sorts_files: bool = True
+    max_step_bytes: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,24 +134,30 @@ def plan_compaction(
         unsorted: numbers of files whose rows are not in the order of the key
     """
     small = _worthwhile_small_files([file for file in files if is_small(file, target_bytes)], policy)
-    chosen = {file.number for file in small} | {
-        file.number
-        for file in files
-        if file.number in unsorted
-        or (file.deleted and 100 * len(file.deleted) > policy.max_deleted_percent * file.rows)
+    small_numbers = {file.number for file in small}
+    chosen = small_numbers | {
+        file.number for file in files if file.number in unsorted or _has_many_deleted_rows(file, policy)
     }
     candidates = [file for file in files if file.number in chosen]
     if cluster_by:
         candidates.sort(key=lambda file: _key_range(file, cluster_by))
+        parts = [candidates]
+    else:  # steps that combine the files of many small edits stay short, and come first
+        parts = [
+            [file for file in candidates if file.number in small_numbers],
+            [file for file in candidates if file.number not in small_numbers],
+        ]
     groups = [
         group
-        for group in _split(candidates, target_bytes)
+        for part in parts
+        for group in _split(part, target_bytes)
         if len(group) > 1 or group[0].deleted or group[0].number in unsorted
     ]
     if cluster_by:
         large = [file for file in files if file.number not in chosen and not is_small(file, target_bytes)]
         groups += _overlapping_groups(large, cluster_by, target_bytes, policy.min_overlap)
-    return [CompactionStep(tuple(group)) for group in groups]
+    steps = [CompactionStep(tuple(group)) for group in groups]
+    return [step for step in steps if step.bytes <= policy.max_step_bytes]
 
 
 def is_small(file: DataFile, target_bytes: int) -> bool:
@@ -166,6 +177,16 @@ def max_passes(file_count: int) -> int:
     files, each of which narrows the key ranges by the number of files in a step.
     """
     return 2 + math.ceil(math.log(max(file_count, 1), _STEP_FILES))
+
+
+def _has_many_deleted_rows(file: DataFile, policy: CompactionPolicy) -> bool:
+    if not file.deleted:
+        return False
+    deleted = len(file.deleted)
+    return (
+        100 * deleted > policy.max_deleted_percent * file.rows
+        or vector_bytes(file.rows, deleted) > policy.max_vector_bytes
+    )
 
 
 def _worthwhile_small_files(small: list[DataFile], policy: CompactionPolicy) -> list[DataFile]:

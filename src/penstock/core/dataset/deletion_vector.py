@@ -12,14 +12,14 @@ from pyroaring import BitMap64
 class DeletionVector:
     """An immutable set of row positions of one data file.
 
-    The serialized form is the portable format of 64-bit Roaring bitmaps, which Iceberg v3 uses too.
+    The serialized form is the portable format of 64-bit Roaring bitmaps, which Iceberg v3 uses too. Only the bitmap stays
+    in memory: the positions as an array take up to 64 times as much.
     """
 
-    __slots__ = ("_bitmap", "_positions")
+    __slots__ = ("_bitmap",)
 
     def __init__(self, bitmap: BitMap64) -> None:
         self._bitmap = bitmap
-        self._positions: Any = None
 
     @classmethod
     def from_positions(cls, positions: Any) -> "DeletionVector":
@@ -44,15 +44,12 @@ class DeletionVector:
 
     @property
     def positions(self) -> Any:
-        """Return the positions as an ascending numpy array of int64."""
-        if self._positions is None:
-            self._positions = np.array(self._bitmap.to_array(), dtype=np.int64)
-        return self._positions
+        """Return the positions as a new, ascending numpy array of int64."""
+        return np.array(self._bitmap.to_array(), dtype=np.int64)
 
     def between(self, first: int, rows: int) -> Any:
         """Return the positions within `rows` rows from `first`, relative to `first`."""
-        begin, end = np.searchsorted(self.positions, [first, first + rows])
-        return self.positions[begin:end] - first
+        return DeletionVector(self._bitmap & BitMap64(range(first, first + rows))).positions - first
 
     def mask(self, first: int, rows: int) -> pa.Array | None:
         """Return a mask of the rows that remain of `rows` rows from `first`; None if all of them remain."""
@@ -64,12 +61,11 @@ class DeletionVector:
         return pa.array(remains)
 
     def contains(self, positions: Any) -> Any:
-        """Return for each of the positions, ascending, whether the vector contains it."""
-        own = self.positions
-        if not len(own):
-            return np.zeros(len(positions), dtype=bool)
-        indices = np.minimum(np.searchsorted(own, positions), len(own) - 1)
-        return own[indices] == positions
+        """Return for each of the positions, ascending and unique, whether the vector contains it."""
+        common = self & DeletionVector.from_positions(positions)
+        is_contained = np.zeros(len(positions), dtype=bool)
+        is_contained[np.searchsorted(positions, common.positions)] = True
+        return is_contained
 
     def is_disjoint(self, other: "DeletionVector") -> bool:
         return bool(self._bitmap.isdisjoint(other._bitmap))

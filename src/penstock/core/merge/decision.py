@@ -100,14 +100,17 @@ def plan_rewrite(
     rewrite: tuple[TargetFile, ...] = ()
     mark: tuple[TargetFile, ...] = ()
     if whole and (before or inserted):
-        drop = (*drop, *(f for f in files if not f.rows and f not in set(drop)))
-        rewrite = tuple(f for f in files if f not in set(drop))
+        already_dropped = set(drop)
+        drop = (*drop, *(f for f in files if not f.rows and f not in already_dropped))
+        dropped = set(drop)
+        rewrite = tuple(f for f in files if f not in dropped)
     elif updated or deleted:
         matched_files = [f for f in files if f.path in match.matched_rows]
         if policy and rules.rest is Rest.KEEP:  # otherwise every row is updated or deleted
             matched_rows = match.matched_rows
             mark = tuple(f for f in matched_files if policy.marks(f.rows, f.deleted_rows, matched_rows[f.path]))
-        rewrite = tuple(f for f in matched_files if f not in set(mark))
+        marked = set(mark)
+        rewrite = tuple(f for f in matched_files if f not in marked)
     return RewritePlan(
         rewrite=rewrite,
         mark=mark,

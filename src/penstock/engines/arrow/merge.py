@@ -103,7 +103,8 @@ class ArrowMergeSession:
         merged_files = [
             f for f in rewrite_plan.rewrite if self._needs_no_file(f) and f.layout.codec == sink.layout.codec
         ]
-        rewritten_files = [file for file in rewrite_plan.rewrite if file not in set(merged_files)]
+        merged = set(merged_files)
+        rewritten_files = [file for file in rewrite_plan.rewrite if file not in merged]
         for output, moved in self._workers.map(lambda file: self._rewrite_file(file, sink), rewritten_files):
             outputs += [output] if output else []
             for partition, rows in moved:

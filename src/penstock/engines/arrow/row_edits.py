@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.core.bounded_cache import BoundedCache
 from penstock.core.dataset.deletion_vector import remaining
 from penstock.core.dataset.row_ids import RowIds
 from penstock.core.merge import BATCH_ROWS, FileSink, OutputFile, TargetFile
@@ -26,6 +27,10 @@ from penstock.engines.arrow.parquet_io import (
 OnOldRows = Callable[[Any, pa.RecordBatch], None]  # receives the indices of the ids, and the old rows with their ids
 
 _NULLABLE_ROW_ID = ROW_ID.with_nullable(True)  # the scanner yields nullable columns
+_MAX_CACHED_ROWS = 4096
+# The row ids of files that small edits have written: an edit looks for its rows in all whose ranges of ids contain them.
+_SMALL_FILE_ROW_IDS = BoundedCache[Any](16 << 20)
+_NO_IDS = np.zeros(0, dtype=np.int64)
 _MAX_NEW_ROWS_BYTES = 64 << 20  # new rows in memory for one batch
 
 
@@ -98,6 +103,12 @@ def read_rows(matches: Sequence[RowMatches], on_old_rows: OnOldRows) -> None:
             first += len(batch)
 
 
+def read_row_ids(path: str, positions: Any) -> Any:
+    """Return the row ids that a file stores at ascending positions."""
+    batches = read_positions(path, pa.schema([ROW_ID]), [STORED_ROW_ID_COLUMN], BATCH_ROWS, positions)
+    return np.concatenate([_NO_IDS, *(batch.column(STORED_ROW_ID_COLUMN).to_numpy() for batch in batches)])
+
+
 def _read_matched(matches: RowMatches) -> Iterator[pa.RecordBatch]:
     """Yield the matched rows of a file with their row ids."""
     file, positions = matches.file, matches.positions
@@ -115,6 +126,9 @@ def _read_matched(matches: RowMatches) -> Iterator[pa.RecordBatch]:
 
 def _match_stored_ids(file: TargetFile, ids: RowIds) -> RowMatches:
     """Match ids in a file that stores row ids, skipping row groups by their statistics."""
+    if file.rows <= _MAX_CACHED_ROWS:
+        stored_positions, own_positions = ids.lookup(_small_file_row_ids(file.path))
+        return RowMatches(file, stored_positions, ids.positions[own_positions])
     low, high = int(ids.values[0]), int(ids.values[-1])
     where = (pc.field(STORED_ROW_ID_COLUMN) >= low) & (pc.field(STORED_ROW_ID_COLUMN) <= high)
     positions, id_indices = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
@@ -127,6 +141,16 @@ def _match_stored_ids(file: TargetFile, ids: RowIds) -> RowMatches:
             id_indices.append(ids.positions[indices])
             start += batch.num_rows
     return RowMatches(file, np.concatenate(positions), np.concatenate(id_indices))
+
+
+def _small_file_row_ids(path: str) -> Any:
+    """Return the row ids of a small file. Files never change, so that each is read once while the cache holds it."""
+    stored = _SMALL_FILE_ROW_IDS.get(path)
+    if stored is None:
+        batches = read_batches(path, pa.schema([ROW_ID]), [STORED_ROW_ID_COLUMN], BATCH_ROWS)
+        stored = np.concatenate([_NO_IDS, *(batch.column(STORED_ROW_ID_COLUMN).to_numpy() for batch in batches)])
+        _SMALL_FILE_ROW_IDS.put(path, stored, stored.nbytes)
+    return stored
 
 
 def _row_id_range(file: TargetFile) -> tuple[int, int]:

@@ -278,7 +278,7 @@ class SparkMergeSession:
             return frames_by_job
         for file_codec, codec_files in marked_codecs.items():
             unread = [file for file in codec_files if self._needs_no_read(file)]
-            read = [file for file in codec_files if file not in set(unread)]
+            read = [file for file in codec_files if not self._needs_no_read(file)]
             if unread:
                 frames_by_job[file_codec, False].append(partial(self._matched_source_rows, unread))
             if read:

@@ -1,8 +1,8 @@
 """Compact datasets: rewrite small files, files with deleted rows and files with overlapping keys.
 
 A compaction works in steps of bounded size, and each step is a commit with the same rows and row ids. A step does not
-lock the dataset: it is rebased over commits that leave its files as they are. If another writer changes rows of its
-files first, the step is lost, and the rest is planned again for the newest version.
+lock the dataset: it is rebased over commits of other writers. Rows of its files that they delete meanwhile are deleted
+in the new files. If there are many of them, the step is lost, and the rest is planned again for the newest version.
 """
 
 from collections import Counter, deque
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from penstock.catalog import snapshots
 from penstock.core.caller import Caller
-from penstock.core.dataset.changes import Change, NewFile
+from penstock.core.dataset.changes import Change, NewFile, Receipt
 from penstock.core.dataset.compaction import (
     CompactionPolicy,
     CompactionResult,
@@ -28,6 +28,7 @@ from penstock.core.dataset.snapshot import Snapshot
 from penstock.core.names import STORED_ROW_ID_COLUMN
 from penstock.core.progress import Progress, ProgressCallback
 from penstock.errors import Conflict
+from penstock.service.datasets.compaction_rebase import rebase_step
 from penstock.service.datasets.staging import StagingArea
 from penstock.service.datasets.write import load_writable
 from penstock.service.idempotency import find_replay
@@ -37,6 +38,7 @@ from penstock.storage.file_store import FileStore
 from penstock.storage.scan import BATCH_ROWS, scan, scan_with_row_ids
 
 _MAX_FILE_ATTEMPTS = 4  # lost steps after which a file is left as it is
+_MAX_STEP_REBASES = 20  # of one step, while other writers keep changing its files
 _MAX_LOST_STEPS = 100  # of one compaction, while other writers keep replacing files
 
 
@@ -50,6 +52,7 @@ def compact(
     lease: UUID | None = None,
     progress: ProgressCallback | None = None,
     key: str | None = None,
+    losses: Counter[int] | None = None,
 ) -> CompactionResult:
     """Rewrite the files of a dataset that are worth it. Rows, row ids and earlier versions stay the same.
 
@@ -63,6 +66,7 @@ def compact(
         progress: receives the number of rows rewritten; may raise to stop the compaction after the committed steps
         key: the idempotency key of the request: a repeated request does nothing if all steps were done, else it
             continues
+        losses: number of lost steps by file number, from earlier calls; this call adds its own
 
     Returns:
         The number of steps, files, rows and bytes.
@@ -73,7 +77,7 @@ def compact(
     target = load_writable(ws, caller, dataset)
     if key and (before := find_replay(ws, caller, _empty_change(target), key)):
         return CompactionResult(before.version, written=before.written, replayed=True)
-    compaction = _Compaction(ws, caller, target, policy or CompactionPolicy(), lease, progress)
+    compaction = _Compaction(ws, caller, target, policy or CompactionPolicy(), lease, progress, losses)
     is_key_stored = compaction.run(max_steps, key)
     if key and not is_key_stored:
         with StagingArea(ws, caller, key=key, lease=lease) as stage:
@@ -125,10 +129,11 @@ class _Compaction:
         policy: CompactionPolicy,
         lease: UUID | None,
         progress: ProgressCallback | None,
+        losses: Counter[int] | None,
     ) -> None:
         self._ws, self._caller, self._target, self._policy, self._lease = ws, caller, target, policy, lease
         self._callback = progress or (lambda _: None)
-        self._losses: Counter[int] = Counter()  # lost steps by file number
+        self._losses = Counter() if losses is None else losses
         self._total_rows = 0  # of committed and planned steps
         self._passes_left = max_passes(target.version.files) if target.cluster_by else 1
         self.result = CompactionResult(target.version.number)
@@ -171,19 +176,19 @@ class _Compaction:
         excluded = frozenset(number for number, losses in self._losses.items() if losses >= _MAX_FILE_ATTEMPTS)
         steps = plan_steps(self._ws, self._caller, self._target, self._policy, excluded)
         self._total_rows = self.result.rows + sum(step.rows for step in steps)
-        return deque(sorted(steps, key=lambda step: any(self._losses[file.number] for file in step.files)))
+        return deque(sorted(steps, key=lambda step: max(self._losses[file.number] for file in step.files)))
 
     def _run_step(self, step: CompactionStep, key: str | None) -> None:
         with StagingArea(self._ws, self._caller, self._on_progress, key, lease=self._lease) as stage:
             added = _write_step(self._ws, self._caller, stage, self._target, step)
             change = replace(_empty_change(self._target), added=added, removed=step.files)
-            receipt = stage.commit([change])
+            receipt, change = self._commit(stage, change)
         before = self.result
         self.result = replace(
             before,
             version=receipt.version,
             steps=before.steps + 1,
-            files_before=before.files_before + len(step.files),
+            files_before=before.files_before + len(change.removed),
             files_after=before.files_after + len(added),
             rows=before.rows + step.rows,
             deleted_rows=before.deleted_rows + step.deleted_rows,
@@ -191,6 +196,20 @@ class _Compaction:
             bytes_after=before.bytes_after + sum(file.bytes for file in added),
             written=(*before.written, *receipt.written),
         )
+
+    def _commit(self, stage: StagingArea, change: Change) -> tuple[Receipt, Change]:
+        """Commit the change of a step. Return its receipt, and the change as it was committed."""
+        for rebases_left in reversed(range(_MAX_STEP_REBASES)):
+            try:
+                return stage.commit([change]), change
+            except Conflict as error:
+                rebased = None
+                if error.reason == "stale_version" and rebases_left:
+                    rebased = rebase_step(self._ws, self._caller, change)
+                if rebased is None:
+                    raise
+                change = rebased
+        raise AssertionError("unreachable")
 
     def _on_progress(self, progress: Progress) -> None:
         """Report the rows of the committed steps and of the present one."""

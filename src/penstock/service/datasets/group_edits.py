@@ -7,11 +7,11 @@ is in the group already waits for the next one.
 
 import copy
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import accumulate
+from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
@@ -20,7 +20,7 @@ from penstock.catalog import receipts
 from penstock.catalog.database import CatalogTransaction
 from penstock.core.caller import Caller
 from penstock.core.dataset.changes import GENERATED_KEY_PREFIX, Change, Counts, GroupMember, Receipt, fingerprint
-from penstock.errors import PenstockError
+from penstock.errors import Invalid, NotFound, PenstockError
 from penstock.service.datasets import row_edits
 from penstock.service.datasets.commit_queue import CommitQueue
 from penstock.service.datasets.commit_retry import retry_commit
@@ -64,6 +64,11 @@ class EditService:
         Cancelling the future before the commit begins discards the edit.
         """
         edit = _QueuedEdit(caller, dataset, ids, rows, returning, check_idempotency_key(key))
+        try:
+            row_edits.check_request(ids, rows)
+        except Invalid as error:
+            edit.done.set_exception(error)
+            return edit.done
         is_small = len(ids) <= self._small_rows and edit.bytes <= self._small_bytes
         if is_small and not (returning and rows is None):  # deleted rows are read for one request only
             edit.group_key = caller, dataset
@@ -140,18 +145,26 @@ class _QueuedEdit:
 
 
 def _commit_group(ws: Workspace, group: Sequence[_QueuedEdit]) -> None:
-    """Commit edits together. If that fails, each is committed alone, so that an error of one affects no other."""
+    """Commit edits together. An edit that cannot be executed is executed alone, so that it affects no other.
+
+    If the group fails for another reason, each edit is executed alone.
+    """
     remaining = list(group)
     try:
         while len(remaining) > 1:
-            outcomes = _commit_together(ws, remaining)
-            for edit in remaining:
-                outcome = outcomes.get(edit.key)
-                if isinstance(outcome, EditResult):
-                    edit.done.set_result(outcome)
-                elif outcome is not None:
-                    edit.done.set_exception(outcome)
-            remaining = [edit for edit in remaining if edit.key not in outcomes]
+            try:
+                outcomes = _commit_together(ws, remaining)
+            except _InvalidEdits as error:
+                for edit in error.edits:
+                    edit.commit(ws)
+            else:
+                for edit in remaining:
+                    outcome = outcomes.get(edit.key)
+                    if isinstance(outcome, EditResult):
+                        edit.done.set_result(outcome)
+                    elif outcome is not None:
+                        edit.done.set_exception(outcome)
+            remaining = [edit for edit in remaining if not edit.done.done()]
     except PenstockError as error:
         if error.reason == "unknown_outcome":
             for edit in remaining:
@@ -168,6 +181,9 @@ def _commit_together(ws: Workspace, group: Sequence[_QueuedEdit]) -> dict[str, E
     """Commit edits in one version and return the result of each.
 
     If keys were used before, nothing is written, and only the results of their edits are returned.
+
+    Raises:
+        _InvalidEdits: nothing is written, because some of the edits cannot be executed
     """
     first = group[0]
     with StagingArea(ws, first.caller) as stage:
@@ -176,12 +192,24 @@ def _commit_together(ws: Workspace, group: Sequence[_QueuedEdit]) -> dict[str, E
         def commit(change: Change, lock_holder: UUID | None) -> receipts.ReceiptsByKey:
             return stage.group_commit(change, write.members(), lock_holder=lock_holder)
 
-        by_key = retry_commit(ws, first.caller, stage, first.dataset, write, commit)
+        try:
+            by_key = retry_commit(ws, first.caller, stage, first.dataset, write, commit)
+        except (Invalid, NotFound) as error:
+            if invalid := write.find_invalid(error):
+                raise _InvalidEdits(invalid) from error
+            raise
     return {
         edit.key: write.result(edit, outcome) if isinstance(outcome, Receipt) else copy.copy(outcome)
         for edit in group
         if (outcome := by_key.get(edit.key)) is not None
     }
+
+
+class _InvalidEdits(Exception):
+    """Some edits of a group cannot be executed."""
+
+    def __init__(self, edits: Sequence[_QueuedEdit]) -> None:
+        self.edits = edits
 
 
 class _GroupWrite:
@@ -204,6 +232,29 @@ class _GroupWrite:
             overlay.apply(combined.change(overlay))
         return overlay.change()
 
+    def find_invalid(self, error: PenstockError) -> list[_QueuedEdit]:
+        """Return the edits that caused the error of `prepare`: those with an unknown row id, or with invalid rows."""
+        combined, updates = self._parts[0]
+        if error.reason == "row_not_found":
+            return [edit for edit, is_found in self._split(updates, combined.is_found) if not is_found.all()]
+        schema = load_writable(self._ws, self._caller, self._dataset).schema
+        return [edit for edit in updates if edit.rows is not None and not self._is_valid(edit.rows, schema)]
+
+    def _is_valid(self, rows: pa.Table, schema: pa.Schema) -> bool:
+        try:
+            row_edits.cast_rows(self._ws, rows, schema)
+        except Invalid:
+            return False
+        return True
+
+    @staticmethod
+    def _split(edits: Sequence[_QueuedEdit], values: Any) -> Iterator[tuple[_QueuedEdit, Any]]:
+        """Yield each edit with its part of an array that has a value for each row id."""
+        first = 0
+        for edit in edits:
+            yield edit, values[first : first + len(edit.ids)]
+            first += len(edit.ids)
+
     def rebase(self, _change: Change) -> None:
         """Return None: the catalog rebases edits itself unless their rows were changed; then they are found again."""
 
@@ -214,9 +265,8 @@ class _GroupWrite:
         """Return the part of each edit, with the rows that the last `prepare` has found."""
         members = {}
         for combined, edits in self._parts:
-            starts = accumulate((len(edit.ids) for edit in edits), initial=0)
-            for edit, start in zip(edits, starts, strict=False):
-                members[edit.key] = edit.member(int(combined.is_found[start : start + len(edit.ids)].sum()))
+            for edit, is_found in self._split(edits, combined.is_found):
+                members[edit.key] = edit.member(int(is_found.sum()))
         return [members[edit.key] for edit in self._group]
 
     def result(self, edit: _QueuedEdit, receipt: Receipt) -> EditResult:

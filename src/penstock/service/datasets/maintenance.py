@@ -10,14 +10,17 @@ import os
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from itertools import count
 from uuid import UUID
 
 from penstock.catalog import commit_numbers, snapshots, writer_leases
 from penstock.core.caller import Caller, Role, user_id
 from penstock.core.dataset.compaction import CompactionPolicy, CompactionResult
+from penstock.core.dataset.edit_policy import EditPolicy
 from penstock.core.dataset.snapshot import Snapshot
 from penstock.core.names import parse_uuid
 from penstock.core.progress import Progress
@@ -30,7 +33,11 @@ _ROLE = "maintenance"
 _CLAIM_TIMEOUT = timedelta(minutes=5)  # a worker without a heartbeat for this long has lost its claim
 _HEARTBEAT_SECONDS = 20.0
 _MAX_STEPS = 8  # of one dataset in one pass
+_MAX_BUSY_STEP_BYTES = 16 << 20  # of a step while more urgent work waits: it takes less than a second
+_URGENT_PASSES = 9  # between two complete passes
+_URGENT_FACTOR = 8  # an urgent pass visits datasets that got so many times the small files that are combined
 _MAX_SIZE_RATIO = 4.0  # see CompactionPolicy
+_VECTOR_SHARE = 0.5  # of the size from which an edit rewrites the file, so that a compaction does it before
 _MIN_OVERLAP = 4
 _RECENT_VERSIONS = 100  # searched for the last version that is not a compaction
 _FILE_ERRORS = ("file_missing", "file_unreadable")
@@ -53,11 +60,18 @@ class MaintenancePolicy:
     idle: timedelta = timedelta(hours=24)
     pause_seconds: float = 60.0
 
-    def compaction(self, idle: timedelta) -> CompactionPolicy:
+    def compaction(self, idle: timedelta, edits: EditPolicy) -> CompactionPolicy:
         """Return the policy for a dataset that has not been changed for some time."""
         if idle >= self.idle:
             return CompactionPolicy()
-        return CompactionPolicy(self.small_files, self.deleted_percent, _MAX_SIZE_RATIO, _MIN_OVERLAP, False)
+        return CompactionPolicy(
+            self.small_files,
+            self.deleted_percent,
+            _VECTOR_SHARE * edits.max_vector_bytes,
+            _MAX_SIZE_RATIO,
+            _MIN_OVERLAP,
+            sorts_files=False,
+        )
 
 
 StepCallback = Callable[[CompactionResult, float], None]
@@ -67,7 +81,7 @@ class MaintenanceWorker:
     """Compact datasets in a thread, one at a time, until it is closed.
 
     Attributes:
-        passes: number of completed passes; a pass that waiting runs have ended does not count
+        passes: number of completed passes; a pass that left out steps because runs waited does not count
     """
 
     def __init__(
@@ -78,7 +92,7 @@ class MaintenanceWorker:
         Args:
             ws: the workspace
             policy: decides which datasets are compacted
-            is_busy: tells whether more urgent work waits; a pass ends before its next step if it does
+            is_busy: tells whether more urgent work waits; a pass executes only short steps while it does
         """
         self._ws, self._policy, self._is_busy = ws, policy or MaintenancePolicy(), is_busy
         self._holder = f"{socket.gethostname()} process {os.getpid()}"
@@ -86,6 +100,9 @@ class MaintenanceWorker:
         self._thread: threading.Thread | None = None
         self._step_callbacks: list[StepCallback] = []
         self._unneeded: dict[UUID, tuple[int, CompactionPolicy]] = {}  # dataset → version without steps
+        self._losses: dict[UUID, Counter[int]] = {}  # dataset → lost steps by file number
+        self._is_limited = False  # whether more urgent work has waited during the present pass
+        self._file_counts: dict[UUID, int] = {}  # dataset → lowest number of files since it was visited
         self.passes = 0
 
     def on_step(self, callback: StepCallback) -> None:
@@ -103,32 +120,46 @@ class MaintenanceWorker:
         if self._thread:
             self._thread.join()
 
-    def run_pass(self) -> bool:
-        """Visit every tenant once. Return False if the pass ended early."""
+    def run_pass(self, *, urgent: bool = False) -> bool:
+        """Visit every tenant once.
+
+        Args:
+            urgent: visit only datasets that got many files since they were visited: each small edit adds one
+
+        Returns:
+            False if steps were left out because of more urgent work.
+        """
+        self._is_limited = False
         for folder in self._ws.store.folders(DATA_FOLDER):
             tenant = parse_uuid(folder.rpartition("/")[2])
             if tenant is None:
                 continue
             try:
-                self._maintain_tenant(Caller(tenant, user_id("penstock", _ROLE), _ROLE, Role.DEVELOPER))
+                self._maintain_tenant(Caller(tenant, user_id("penstock", _ROLE), _ROLE, Role.DEVELOPER), urgent)
             except _PassEnded:
                 return False
             except PenstockError as error:  # other tenants are still visited, and this one in the next pass
                 _log.warning("cannot maintain tenant %s: %s", tenant, error)
-        return True
+        return not self._is_limited
 
     def _run(self) -> None:
-        while not self._stop.is_set():
+        for number in count():
+            urgent = number % (1 + _URGENT_PASSES) != 0
             try:
-                self.passes += self.run_pass()
+                is_complete = self.run_pass(urgent=urgent)
+                self.passes += is_complete and not urgent
             except Exception:
                 _log.exception("maintenance failed")
-            self._stop.wait(self._policy.pause_seconds)
+            if self._stop.wait(self._policy.pause_seconds / (1 + _URGENT_PASSES)):
+                return
 
-    def _maintain_tenant(self, caller: Caller) -> None:
-        self._check_urgent_work()
+    def _maintain_tenant(self, caller: Caller, urgent: bool) -> None:
+        self._check_stop()
         with self._ws.db.read(caller) as tx:
             targets = snapshots.list_newest(tx)
+        grown = [target for target in targets if self._has_many_new_files(target)]
+        targets = grown if urgent else targets
+        self._file_counts.update({target.dataset: target.version.files for target in targets})
         due = [(target, policy) for target in targets if (policy := self._choose_policy(caller, target))]
         if not due:
             return
@@ -148,18 +179,31 @@ class MaintenanceWorker:
         finally:
             claim.end()
 
+    def _has_many_new_files(self, target: Snapshot) -> bool:
+        """Return True if a dataset got many files since it was visited or compacted."""
+        files = target.version.files
+        lowest = self._file_counts[target.dataset] = min(files, self._file_counts.get(target.dataset, files))
+        return files - lowest >= _URGENT_FACTOR * self._policy.small_files
+
     def _choose_policy(self, caller: Caller, target: Snapshot) -> CompactionPolicy | None:
         """Return the policy by which a dataset is due, or None."""
         version = target.version
         if target.read_only or (version.files < 2 and not version.vector_files):
             return None
-        policy = self._policy.compaction(self._ws.db.clock() - self._last_change(caller, target))
+        policy = self._policy.compaction(self._ws.db.clock() - self._last_change(caller, target), self._ws.edit_policy)
         if self._unneeded.get(target.dataset) == (version.number, policy):
             return None
         if plan_steps(self._ws, caller, target, policy):
             return policy
         self._unneeded[target.dataset] = (version.number, policy)
         return None
+
+    def _limited(self, policy: CompactionPolicy) -> CompactionPolicy:
+        """Return the policy without long steps while more urgent work waits."""
+        if not self._is_busy():
+            return policy
+        self._is_limited = True
+        return replace(policy, max_step_bytes=_MAX_BUSY_STEP_BYTES)
 
     def _last_change(self, caller: Caller, target: Snapshot) -> datetime:
         """Return the time of the last version that is not a compaction."""
@@ -171,20 +215,23 @@ class MaintenanceWorker:
         return (changes[0] if changes else versions[-1]).committed_at
 
     def _compact_dataset(self, claim: "_Claim", target: Snapshot, policy: CompactionPolicy) -> None:
+        losses = self._losses[target.dataset] = _reduced(self._losses.get(target.dataset, Counter()))
         for _ in range(_MAX_STEPS):
-            self._check_urgent_work()
+            self._check_stop()
             begun = time.monotonic()
             result = compact(
                 self._ws,
                 claim.caller,
                 target.dataset,
-                policy=policy,
+                policy=self._limited(policy),
                 max_steps=1,
                 lease=claim.lease,
                 progress=lambda progress: self._on_progress(claim, progress),
+                losses=losses,
             )
             if not result.steps and not result.lost_steps:
                 return
+            self._file_counts[target.dataset] -= result.files_before - result.files_after
             seconds = time.monotonic() - begun
             self._report_step(claim.caller, target, result, seconds)
 
@@ -210,13 +257,18 @@ class MaintenanceWorker:
             raise _PassEnded
         claim.renew()
 
-    def _check_urgent_work(self) -> None:
-        if self._stop.is_set() or self._is_busy():
+    def _check_stop(self) -> None:
+        if self._stop.is_set():
             raise _PassEnded
 
 
+def _reduced(losses: Counter[int]) -> Counter[int]:
+    """Return the losses of earlier passes for the next one, in which a file that was given up is tried once more."""
+    return Counter({number: count - 1 for number, count in losses.items() if count > 1})
+
+
 class _PassEnded(Exception):
-    """Ends a pass because the worker stops or runs wait."""
+    """Ends a pass because the worker stops."""
 
 
 @dataclass

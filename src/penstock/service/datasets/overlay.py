@@ -150,7 +150,10 @@ class DatasetOverlay:
         return self._applied is None
 
     def to_json(self) -> dict[str, Any]:
-        """Serialise the applied changes, so that another process can continue."""
+        """Serialise the applied changes, so that another process can continue.
+
+        The deletion vectors of the base are not included: `from_json` reads them from the catalog.
+        """
         assert self._applied is not None
         applied = self._applied
         return {
@@ -177,9 +180,14 @@ class DatasetOverlay:
         overlay, applied = cls(ws, caller, base), value["applied"]
         overlay.schema, overlay.rows = from_fields(value["schema"]), value["rows"]
         overlay._staged = {file["path"]: _file_from_json(file, overlay) for file in value["staged"]}
-        replaced = [_base_file_from_json(file) for file in value["replaced"]]
-        overlay._replaced = {file.path: file for file in replaced}
-        deleted_rows = [_deleted_from_json(deleted) for deleted in value["deleted"]]
+        replaced, edited = value["replaced"], value["deleted"]
+        numbers = [file[0] for file in (*replaced, *(deleted["file"] for deleted in edited))]
+        vectors: Mapping[int, DeletionVector] = {}
+        if numbers:
+            with ws.db.read(caller) as tx:
+                vectors = snapshots.vectors(tx, base, numbers)
+        overlay._replaced = {file.path: file for file in (_base_file_from_json(file, vectors) for file in replaced)}
+        deleted_rows = [_deleted_from_json(deleted, vectors) for deleted in edited]
         overlay._deleted = {deleted.file.path: deleted for deleted in deleted_rows}
         counts = Counts(**applied["counts"])
         overlay._applied = Change(base.dataset, schema=overlay.schema, **{**applied, "counts": counts})
@@ -232,13 +240,13 @@ def _file_to_json(file: NewFile) -> dict[str, Any]:
 
 
 def _base_file_to_json(file: DataFile) -> list[Any]:
-    return [file.number, file.path, file.rows, file.bytes, file.first_row_id, _vector_to_json(file.deleted)]
+    return [file.number, file.path, file.rows, file.bytes, file.first_row_id]
 
 
-def _base_file_from_json(value: Sequence[Any]) -> DataFile:
-    number, path, rows, size, first_row_id, deleted = value
-    vector = _vector_from_json(deleted)
-    return DataFile(path, rows, size, "", {}, number=number, first_row_id=first_row_id, deleted=vector)
+def _base_file_from_json(value: Sequence[Any], vectors: Mapping[int, DeletionVector]) -> DataFile:
+    number, path, rows, size, first_row_id = value
+    deleted = vectors.get(number)
+    return DataFile(path, rows, size, "", {}, number=number, first_row_id=first_row_id, deleted=deleted)
 
 
 def _deleted_to_json(deleted: DeletedRows) -> dict[str, Any]:
@@ -250,11 +258,11 @@ def _deleted_to_json(deleted: DeletedRows) -> dict[str, Any]:
     }
 
 
-def _deleted_from_json(value: Mapping[str, Any]) -> DeletedRows:
+def _deleted_from_json(value: Mapping[str, Any], vectors: Mapping[int, DeletionVector]) -> DeletedRows:
     positions = _vector_from_json(value["positions"])
     assert positions is not None
     row_ids = None if value["row_ids"] is None else np.frombuffer(b64decode(value["row_ids"]), "<i8")
-    return DeletedRows(_base_file_from_json(value["file"]), positions, row_ids)
+    return DeletedRows(_base_file_from_json(value["file"], vectors), positions, row_ids)
 
 
 def _vector_to_json(vector: DeletionVector | None) -> str | None:

@@ -15,10 +15,10 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 
-from penstock.catalog import snapshots
+from penstock.catalog import deletion_vectors, snapshots
 from penstock.catalog.database import CatalogTransaction
 from penstock.core.caller import Caller
-from penstock.core.dataset.changes import Change, Counts, DataFile, DeletedRows, NewFile, Receipt
+from penstock.core.dataset.changes import Change, Counts, DataFile, DatasetCommit, DeletedRows, NewFile, Receipt
 from penstock.core.dataset.deletion_vector import DeletionVector
 from penstock.core.dataset.row_digest import RowDigest
 from penstock.core.dataset.row_ids import RowIds
@@ -44,9 +44,6 @@ from penstock.service.datasets.staging import StagingArea
 from penstock.service.datasets.write import load_writable
 from penstock.service.workspace import Workspace
 from penstock.storage.file_store import FileStore
-
-_MAX_VERSIONS_BETWEEN = 1000  # an edit that is older is not relocated
-_ROW_PRESERVING_OPERATIONS = {"append", "compact"}  # they change no row that exists
 
 _RETURNED_ROW_ID = pa.field(ROW_ID_COLUMN, pa.int64(), nullable=False)
 
@@ -164,13 +161,13 @@ class RowEdit:
         rows: pa.Table | None,
         *,
         returning: bool = False,
+        in_transaction: bool = False,
     ) -> None:
         self._ws, self._caller, self._stage, self._returning = ws, caller, stage, returning
         self._store = ws.store_of(caller)
+        self._policy = ws.edit_policy.for_transactions() if in_transaction else ws.edit_policy.for_row_edits()
         self._verb = "DELETE" if rows is None else "UPDATE"
-        check_ids(ids, self._verb)
-        if rows is not None:
-            check_count(len(ids), rows.num_rows)
+        check_request(ids, rows)
         self._ids, self._row_ids = ids, RowIds.from_array(ids.to_numpy())
         self._source, self._rows = rows, rows
         self._digest = ""
@@ -198,8 +195,8 @@ class RowEdit:
         matches = self._find(files, target.schema)
         affected = sum(map(len, matches))
         returned = _ReturnedRows(self._ws.limits.returned_bytes) if self._returning and self._rows is None else None
-        marked = [match for match in matches if self._is_marked(match)]
-        rewritten = [match for match in matches if not self._is_marked(match)]
+        marked = [match for match in matches if self._is_marked(files[match.file.path], match)]
+        rewritten = [match for match in matches if not self._is_marked(files[match.file.path], match)]
         if returned:
             self._read_old_rows(files, marked, returned)
         added = (
@@ -218,9 +215,10 @@ class RowEdit:
             counts=Counts(updated=affected) if updates else Counts(deleted=affected),
         )
 
-    def _is_marked(self, match: RowMatches) -> bool:
-        file = match.file
-        return self._ws.edit_policy.marks(file.rows, file.deleted_rows, len(match))
+    def _is_marked(self, file: DataFile, match: RowMatches) -> bool:
+        # A staged file, whose number is 0, belongs to this writer: to rewrite it conflicts with no other.
+        policy = self._policy if file.number else self._ws.edit_policy
+        return policy.marks(file.rows, file.rows - file.live_rows, len(match))
 
     def _deleted_rows(self, file: DataFile, match: RowMatches) -> DeletedRows:
         row_ids = None if file.first_row_id is not None else self._ids.to_numpy()[match.id_indices]
@@ -275,8 +273,7 @@ class RowEdit:
         self._schema = schema
 
     def _cast(self, source: pa.Table, schema: pa.Schema) -> pa.Table:
-        check_exact(source.schema, schema)  # checked again: another writer may have added a column
-        rows = pa.Table.from_batches(validated_batches(iter(source.to_batches()), schema, self._ws.limits), schema)
+        rows = cast_rows(self._ws, source, schema)
         if self._returning and rows.nbytes + self._ids.nbytes > self._ws.limits.returned_bytes:
             raise returned_too_large_error(self._ws.limits.returned_bytes)
         return rows
@@ -287,7 +284,7 @@ class RowEdit:
         Raises:
             NotFound: a row id of an update does not exist
         """
-        matches = _find_rows(self._ws, self._store, files, schema, self._row_ids)
+        matches = locate_rows(self._ws, self._store, files, schema, self._row_ids)
         is_found = np.zeros(len(self._ids), dtype=bool)
         for match in matches:
             is_found[match.id_indices] = True
@@ -308,25 +305,34 @@ class RowEdit:
         return self.updated_rows() if self._returning and self._rows is not None else None
 
     def _read_deleted(self, receipt: Receipt) -> pa.Table:
-        """Return the rows of an earlier delete, read from the version before it."""
+        """Return the rows of an earlier delete, read from the version before it.
+
+        Raises:
+            NotFound: that version was swept
+        """
         (written,) = receipt.written
         deleted = _ReturnedRows(self._ws.limits.returned_bytes)
         with self._ws.db.read(self._caller) as tx:
             if not written.deleted:
                 return deleted.table(snapshots.newest(tx, written.dataset).schema)
-            before = snapshots.at_version(tx, written.dataset, written.version - 1)
-            listed = snapshots.files(tx, before, row_id_ranges=self._row_ids.spans())
+            try:
+                before = snapshots.at_version(tx, written.dataset, written.version - 1)
+                listed = snapshots.files(tx, before, row_id_ranges=self._row_ids.spans())
+            except NotFound as error:
+                if error.reason != "version_not_found":
+                    raise
+                raise _deleted_rows_swept_error(written) from error
         files = {self._store.locate(file.path): file for file in listed}
         self._read_old_rows(files, self._find(files, before.schema), deleted)
         return deleted.table(before.schema)
 
 
 def relocate(ws: Workspace, caller: Caller, change: Change) -> Change | None:
-    """Locate the rows of an edit again, in the files to which compaction has moved them.
+    """Locate the rows of an edit again, in the files to which a compaction has moved them.
 
     Returns:
-        The change for the newest version; None if other writers may have changed rows since the version that was read,
-        or if the change replaces whole files.
+        The change for the version that the compaction has created; None if there is none, if another writer has changed
+        one of the rows or replaced a file first, or if the change replaces whole files.
     """
     if not (change.deleted and change.rebase) or change.removed:
         return None
@@ -335,17 +341,22 @@ def relocate(ws: Workspace, caller: Caller, change: Change) -> Change | None:
         return None
     ids = np.concatenate(row_ids)
     with ws.db.read(caller) as tx:
-        newest = snapshots.newest(tx, change.dataset)
-        between = newest.version.number - change.rows_read_at
-        if not 0 < between <= _MAX_VERSIONS_BETWEEN:
+        moved = snapshots.first_end(tx, change.dataset, [deleted.file.number for deleted in change.deleted])
+        read, compacted = (
+            snapshots.version_info(tx, change.dataset, number) for number in (change.rows_read_at, moved or 0)
+        )
+        # A sweep of the version that was read has deleted the record of later changes.
+        if read is None or read.swept or compacted is None or compacted.operation != "compact":
             return None
-        operations = {version.operation for version in snapshots.versions(tx, change.dataset, limit=between)}
-        if not operations <= _ROW_PRESERVING_OPERATIONS:
+        try:
+            deletion_vectors.check_rows(tx, change.dataset, change.deleted, change.rows_read_at)
+        except deletion_vectors.RowsChanged:
             return None
-        listed = snapshots.files(tx, newest, row_id_ranges=RowIds.from_array(ids).spans())
+        target = snapshots.at_version(tx, change.dataset, compacted.number)
+        listed = snapshots.files(tx, target, row_id_ranges=RowIds.from_array(ids).spans())
     store = ws.store_of(caller)
     files = {store.locate(file.path): file for file in listed}
-    matches = _find_rows(ws, store, files, newest.schema, RowIds.from_array(ids))
+    matches = locate_rows(ws, store, files, target.schema, RowIds.from_array(ids))
     if sum(map(len, matches)) != len(ids):
         return None
     deleted = tuple(
@@ -354,19 +365,20 @@ def relocate(ws: Workspace, caller: Caller, change: Change) -> Change | None:
         )
         for match in matches
     )
-    return replace(change.rebased(newest.version.number), read_version=newest.version.number, deleted=deleted)
+    return replace(change.rebased(compacted.number), read_version=compacted.number, deleted=deleted)
 
 
-def _find_rows(
-    ws: Workspace, store: FileStore, files: Mapping[str, DataFile], schema: pa.Schema, ids: RowIds
+def locate_rows(
+    ws: Workspace, store: FileStore, files: Mapping[str, NewFile], schema: pa.Schema, ids: RowIds
 ) -> list[RowMatches]:
     """Locate row ids in files. Only files that store row ids, and may contain one of these, are read."""
-    targets = [_target_file(ws, path, file, schema) for path, file in files.items()]
+    targets = [target_file(ws, path, file, schema) for path, file in files.items()]
     with store.open_local(files[target.path] for target in files_to_read(targets, ids)):
         return find_rows(targets, ids)
 
 
-def _target_file(ws: Workspace, path: str, file: DataFile, schema: pa.Schema) -> TargetFile:
+def target_file(ws: Workspace, path: str, file: NewFile, schema: pa.Schema) -> TargetFile:
+    """Describe a data file for `find_rows`."""
     first = file.first_row_id
     ids = file.row_ids if first is None else (first, first + file.rows - 1)
     assert ids is not None
@@ -384,6 +396,23 @@ def request_digest(ids: pa.Array, rows: pa.Table | None) -> str:
         for batch in part.to_batches():
             digest.add(batch)
     return " ".join(digest.hexdigest() for digest in digests)
+
+
+def cast_rows(ws: Workspace, rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return the rows of an update with the types of the schema.
+
+    Raises:
+        Invalid: the rows do not match the schema
+    """
+    check_exact(rows.schema, schema)  # checked for each version: another writer may have added a column
+    return pa.Table.from_batches(validated_batches(iter(rows.to_batches()), schema, ws.limits), schema)
+
+
+def check_request(ids: pa.Array, rows: pa.Table | None) -> None:
+    """Raise Invalid if an update (`rows`) or a delete (None) is wrong whatever the dataset contains."""
+    check_ids(ids, "DELETE" if rows is None else "UPDATE")
+    if rows is not None:
+        check_count(len(ids), rows.num_rows)
 
 
 def check_ids(ids: pa.Array, verb: str) -> None:
@@ -414,6 +443,21 @@ def check_supported(target: Snapshot, verb: str) -> None:
 def returned_too_large_error(max_bytes: int) -> Invalid:
     """Return the error for a write whose returned rows exceed the limit."""
     return Invalid("returned_too_large", {"max_bytes": max_bytes})
+
+
+def _deleted_rows_swept_error(written: DatasetCommit) -> NotFound:
+    return NotFound(
+        "deleted_rows_swept",
+        {
+            "count": written.deleted,
+            "name": written.name,
+            "version": written.version,
+            "before": written.version - 1,
+        },
+        dataset=written.name,
+        requested_version=written.version - 1,
+        actual_version=written.version,
+    )
 
 
 class _ReturnedRows:

@@ -90,7 +90,7 @@ class DatasetResolver:
             relation = Relation(snapshot.schema, files)
             size = sum(_FILE_ENTRY_BYTES + len(file.path) + len(file.stats_json) for file in files)
             size += _FETCHED_ENTRY_BYTES * len(files) if store.is_remote else 0
-            size += sum(len(file.deleted.to_bytes()) for file in files if file.deleted)
+            size += sum(file.vector_bytes for file in files)
             self._relations.put(key, relation, size)
         return relation
 

@@ -53,7 +53,7 @@ class LocalTransaction:
     def edit(self, dataset: UUID, ids: pa.Array, rows: pa.Table | None, *, returning: bool = False) -> EditResult:
         """Update rows by id, or delete them if `rows` is None."""
         overlay = self._overlay(dataset)
-        edit = RowEdit(self._ws, self._caller, self._stage, ids, rows, returning=returning)
+        edit = RowEdit(self._ws, self._caller, self._stage, ids, rows, returning=returning, in_transaction=True)
         self._apply(overlay, edit.change(overlay))
         return edit.last_result
 

@@ -16,6 +16,7 @@ from penstock.core.names import has_invalid_characters
 from penstock.errors import Invalid, NotFound, PenstockError, Unavailable
 from penstock.service.queries.sandbox.limits import QueryLimits
 from penstock.service.queries.sandbox.protocol import (
+    MAX_REQUEST_BYTES,
     MAX_RESPONSE_BYTES,
     Channel,
     ChannelClosed,
@@ -50,6 +51,10 @@ class RelationFile:
     stats_json: str = "{}"  # column statistics in the format of `core.dataset.column_stats`
     deleted: DeletionVector | None = None  # rows that the query does not see; `rows` counts them
     fetched: FetchedFile | None = None  # None: the file is at its path
+
+    @property
+    def vector_bytes(self) -> int:
+        return len(self.deleted.to_bytes()) if self.deleted else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +148,7 @@ class QueryProcess:
             self._raise_protocol_error()
 
     def _send_relations(self, relations: Mapping[TableRef, Relation]) -> None:
+        self._check_size(relations.values())
         encoded = []
         for ref, relation in relations.items():
             first_file = len(self._fetched_files) if any(file.fetched for file in relation.files) else None
@@ -150,6 +156,16 @@ class QueryProcess:
             if first_file is not None:
                 self._fetched_files += (file.fetched for file in relation.files)
         self._send({"bind": encoded})
+
+    def _check_size(self, relations: Collection[Relation]) -> None:
+        """Reject datasets whose files and vectors exceed what a process can receive within its memory."""
+        files = [file for relation in relations for file in relation.files]
+        size, limit = sum(file.vector_bytes for file in files), self._limits.vector_bytes
+        if size > limit:
+            raise Invalid("query_too_large.deletion_vectors", {"bytes": size, "limit": limit})
+        size, limit = sum(len(file.path) + len(file.stats_json) for file in files), MAX_REQUEST_BYTES // 2
+        if size > limit:
+            raise Invalid("query_too_large.files", {"bytes": size, "limit": limit})
 
     def describe(self, parameters: Mapping[str, Any] | None = None) -> pa.Schema:
         """Return the result columns without reading rows. A parameter without a value is NULL."""

@@ -24,6 +24,7 @@ class QueryLimits:
     threads: int = 2
     rows: int = 10_000_000  # of one result
     bytes: int = 1 << 30  # of one result
+    vector_bytes: int = 64 << 20  # of the deletion vectors of the datasets that a statement reads
     sql_characters: int = MAX_SQL_LENGTH  # of a statement
     open_files: int = 256
 
