@@ -181,7 +181,7 @@ _this = (*_there, _s.id == bindparam("schema"))
 FIND = select(gts_schemas).where(*_this)
 HOLD = FIND.with_for_update()
 _newest = (
-    select(gts_schemas)
+    select(gts_schemas, _s.created_at.label("sort_key_0"), _s.id.label("sort_key_1"))  # for the next link
     .order_by(*(key.order() for key in search_statements.newest_first(_s.created_at, _s.id, few=True)))
     .limit(51)
     .offset(0)
@@ -245,8 +245,9 @@ def _replaced(tx: CatalogTransaction, row: dict[str, Any], sent: dict[str, Any])
     }  # fmt: skip
     values = {f"new_{member}": value for member, value in now.items()}
     assert tx.execute(CHANGE, schema=row["id"], before=row["version"], **values) == 1
-    tx.execute(DROP_FIELDS, schema=row["id"])
-    tx.insert_many(ADD_FIELD, _fields(row["id"], sent["fields"]))
+    if sent["fields"] != row["fields"]:
+        tx.execute(DROP_FIELDS, schema=row["id"])
+        tx.insert_many(ADD_FIELD, _fields(row["id"], sent["fields"]))
     version_members = {
         member: now[member] for member in ("version", "name", "description", "fields", "metadata", "state")
     }
