@@ -134,17 +134,19 @@ def test_wheel_contains_exactly_the_package(wheel: Path) -> None:
     assert "penstock/py.typed" in file_names
 
 
-# The folders that may import the packages of extras. All other modules import the base dependencies only.
-FOLDER_EXTRAS = {
+# The folders and modules that may import the packages of extras. All other modules import the base dependencies only.
+PATH_EXTRAS = {
     "engines/spark": {"spark"},
     "flight": {"server"},
     "rest": {"server"},
     "service/auth": {"server"},
+    "storage/object_store.py": {"object-store"},
+    "storage/store_url.py": {"object-store"},
     "ui": {"ui"},
 }
 
 
-def test_imports_are_declared_and_only_listed_folders_need_an_extra() -> None:
+def test_imports_are_declared_and_only_listed_paths_need_an_extra() -> None:
     distribution_names = packages_distributions()
     undeclared = {
         (str(file.relative_to(SOURCE)), module)
@@ -158,8 +160,8 @@ def test_imports_are_declared_and_only_listed_folders_need_an_extra() -> None:
 def _declared_for(file: Path) -> set[str]:
     """Return the distributions that a module may import."""
     names = _names(PROJECT["dependencies"])
-    for folder, extras in FOLDER_EXTRAS.items():
-        if file.is_relative_to(SOURCE / "penstock" / folder):
+    for path, extras in PATH_EXTRAS.items():
+        if file.is_relative_to(SOURCE / "penstock" / path):
             names |= {name for extra in extras for name in _names(PROJECT["optional-dependencies"][extra])}
     return names
 

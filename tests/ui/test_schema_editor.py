@@ -408,7 +408,7 @@ def test_schema_editor_respects_state_and_role(visit: Visit, rest: httpx.Client,
     expect(page.get_by_role("status")).to_contain_text("was saved as version 3.")
     assert rest.post(f"{at}/transitions", json={"to": "ARCHIVED", "version": 3}).status_code == 200
     page.goto(f"{service.address}/ui/schemas/{entry['id']}/edit")
-    expect(page.get_by_role("alert")).to_contain_text("In this state it cannot change")
+    expect(page.get_by_role("alert")).to_contain_text("It cannot be changed in this state")
     expect(page.get_by_role("button", name="Save Schema")).to_have_count(0)
 
     viewer = visit("/schemas/new", Role.VIEWER)
