@@ -237,15 +237,30 @@ WRITES = {
         lambda client, one, _: client.do_action("delete", one.delete([1, 3], **IDEMPOTENCY_KEY)),
         ({2: "two", 4: "four"}, INITIAL_WORDS),
     ),
+    "marking delete": KilledWrite(
+        lambda client, one, _: client.do_action("delete", one.delete([1, 3], **IDEMPOTENCY_KEY)),
+        ({2: "two", 4: "four"}, INITIAL_WORDS),
+    ),
     "two tables": KilledWrite(
         run_transaction, ({**INITIAL_WORDS, 5: "eight", 6: None}, {1: None, 3: None, 4: "eight"})
     ),
 }
 
 
-WRITE_STEPS = [  # a large insert differs only in the steps that stage files
-    (name, step) for name in WRITES for step in failpoints.STEPS if name != "large insert" or step.startswith("stage.")
+FILE_STEPS = {"stage.opened", "stage.written", "stage.synced"}
+WRITE_STEPS = [  # a large insert differs only in the steps that stage files; a marking delete stages none
+    (name, step)
+    for name in WRITES
+    for step in failpoints.STEPS
+    if (name != "large insert" or step.startswith("stage.")) and not (name == "marking delete" and step in FILE_STEPS)
 ]
+
+
+@pytest.fixture
+def edit_mode(request: pytest.FixtureRequest) -> str:
+    """Let the delete rewrite its file."""
+    callspec = getattr(request.node, "callspec", None)  # of a parametrized test
+    return "rewrite" if callspec and callspec.params.get("write_name") == "delete" else "auto"
 
 
 @pytest.mark.parametrize(("write_name", "step"), WRITE_STEPS)
