@@ -191,7 +191,7 @@ def test_transaction_block_with_conflict_raises_at_its_end(client: FlightClient,
     with pytest.raises(Conflict) as raised, client.transaction() as tx:
         tx.delete(table, [1])
         client.delete(table, [1])
-    assert (raised.value.reason, raised.value.retry, tx.status) == ("stale_version", True, "aborted")
+    assert (raised.value.reason, raised.value.retry, tx.status) == ("row_conflict", True, "aborted")
 
 
 def _insert_after_rollback(client: FlightClient, table: str) -> None:

@@ -405,7 +405,7 @@ def test_readyz_with_read_only_store_fails(rest_context: RestContext, monkeypatc
     client = in_process_client(create_app(rest_context), None)
     assert client("GET", "/readyz").json() == {"status": "ready", "parts": {"catalog": "ok", "store": "ok"}}
     monkeypatch.setattr(rest_context.workspace.store, "create", fail)
-    assert client("GET", "/readyz", code=503).json()["parts"] == {"catalog": "ok", "store": "failed"}
+    assert client("GET", "/readyz", code=503).json()["parts"] == {"catalog": "ok", "store": "storage_failed"}
 
 
 def test_readyz_leaves_no_file(rest_context: RestContext) -> None:
