@@ -128,7 +128,7 @@ def test_put_from_disconnected_client_changes_nothing(
         unchanged = write.table.version == 1 and set(write.table.words_by_id().values()) == {"old"}
         assert unchanged or (write.point == AFTER_END and is_complete(write, write_type)), write.point
         if write.transaction and write.point != AFTER_END:
-            assert flight_server.transaction_status(write.transaction) == "aborted", write.point
+            wait_until(lambda write=write: flight_server.transaction_status(write.transaction) == "aborted")
 
 
 def is_complete(write: InterruptedWrite, write_type: str) -> bool:
