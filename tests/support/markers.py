@@ -22,17 +22,19 @@ _BY_PARAMETER = {
 }
 # Modules whose tests start servers or many processes, or kill them at every step. `make quick` leaves them out.
 _SLOW_MODULES = {
-    "catalog/test_conflicts",
+    "catalog/test_conflicts", "catalog/test_statement_limits",
     "cli/test_pipeline", "cli/test_query", "cli/test_worker",
     "deployment/test_deployment", "deployment/test_package",
     "docs/test_docs_run",
     "engines/test_merge_deleted_rows", "engines/test_merge_deletion_vectors", "engines/test_merge_random", "engines/test_selector",
-    "faults/test_commit_faults", "faults/test_directory_swap", "faults/test_overload", "faults/test_spark_loss",
-    "flight/test_atomicity", "flight/test_backpressure", "flight/test_examples", "flight/test_isolation", "flight/test_serve",
+    "faults/test_commit_faults", "faults/test_directory_swap", "faults/test_group_edit_faults", "faults/test_overload",
+    "faults/test_spark_loss", "faults/test_union_faults",
+    "flight/test_atomicity", "flight/test_backpressure", "flight/test_edit_isolation", "flight/test_examples", "flight/test_isolation", "flight/test_serve",
     "rest/test_openapi", "rest/test_operations", "rest/test_paging", "rest/test_query_executions", "rest/test_query_results",
-    "rest/test_runs", "rest/test_serve", "rest/test_undelete",
-    "service/test_compact", "service/test_merge_interference", "service/test_merge_memory", "service/test_run_workers",
-    "service/test_sandbox", "service/test_sandbox_deletion_vectors",
+    "rest/test_runs", "rest/test_serve", "rest/test_slow_clients", "rest/test_undelete",
+    "service/test_compact", "service/test_edit_history", "service/test_maintenance", "service/test_merge_interference", "service/test_merge_memory", "service/test_run_workers",
+    "service/test_reads_of_marked_files", "service/test_sandbox", "service/test_sandbox_deletion_vectors",
+    "service/test_sandbox_vector_limit",
     "storage/test_file_cache", "storage/test_import_files", "storage/test_object_store", "ui/test_reconnects",
 }  # fmt: skip
 # Tests of other modules that take more than about half a second of CPU time, most of them in processes that they start.
