@@ -18,9 +18,10 @@ from statistics import median
 
 from measure import Grid, Report, ms, p99, seconds
 
+sys.path.pop(0)  # this folder has a module `flight`, which takes precedence over the folder of tests
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
-from faults.attacks import ATTACKS, Attack, Attacker
+from faults.attacks import ATTACKS, Attacker, TenantAttack
 from faults.bystander import Bystander
 from faults.overload_server import MIB, REQUEST_MEMORY, MemorySampler, OverloadServer, overload_server
 
@@ -67,7 +68,7 @@ def measure_quiet(server: OverloadServer, bystander: Bystander, numbers: Numbers
 
 
 def measure_attack(
-    server: OverloadServer, bystander: Bystander, prepared: Attacker, attack: Attack, numbers: Numbers
+    server: OverloadServer, bystander: Bystander, prepared: Attacker, attack: TenantAttack, numbers: Numbers
 ) -> Measurement:
     """Measure the other tenant while an attack is repeated, and wait until the server is idle again."""
     outcomes, durations = Counter[str](), list[float]()
