@@ -5,15 +5,11 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 from itertools import count
 
+import obstore
 import pytest
+from obstore.exceptions import GenericError, PermissionDeniedError
+from obstore.store import S3Store
 from pyarrow.fs import S3FileSystem
-
-try:
-    import obstore
-    from obstore.exceptions import GenericError, PermissionDeniedError
-    from obstore.store import S3Store
-except ImportError:
-    pytest.skip("NOT TESTED: obstore is not installed: the fault proxy had no client", allow_module_level=True)
 
 from support.fault_proxy import Fault, FaultProxy, applicable_kinds
 from support.s3_client import S3Client

@@ -1,10 +1,10 @@
 """Keep verified copies of a bucket's files on this machine, bounded in size, for all processes of the machine.
 
-    <folder>/data/…            complete files, under the paths that they have in the bucket
-    <folder>/work/<id>/        partial downloads, drafts and scratch folders of one process
-    <folder>/work/<id>.lock    locked while the process lives
-    <folder>/pins              a locked byte for each file in use, and for each download
-    <folder>/usage             bytes of the complete files and of the downloads in progress
+    data/…          complete files, under the paths that they have in the bucket
+    work/<id>/      partial downloads, drafts and scratch folders of one process
+    work/<id>.lock  locked while the process lives
+    pins            a locked byte for each file in use, and for each download
+    usage           bytes of the complete files and of the downloads in progress
 
 A file never changes, so that a copy never becomes stale. A copy is complete from the moment it has its name. It is
 removed if the cache is full, the least recently used one first, unless a process has pinned it.
