@@ -19,6 +19,7 @@ import pytest
 
 import penstock
 from cli.test_worker import messages, run_worker
+from conftest import skip_untested
 from penstock.lake import Lake
 from penstock.service.pipelines.run_worker import RunWorker
 from rest.test_serve import served
@@ -42,7 +43,7 @@ T = TypeVar("T")
 @pytest.fixture
 def lake(cli: CliRunner) -> Iterator[Lake]:
     if spark_sessions.java() is None:
-        pytest.skip("NOT TESTED: Java is not installed: no Spark was killed")
+        skip_untested("losses of Spark", "Java is not installed (apt-get install openjdk-17-jre-headless)")
     cli.env |= SPARK
     with penstock.open(cli.folder / "lake") as lake:
         lake.create("demo.rows", {"id": [1, 2, 3]})
